@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from experiments.dataflow import F8, HOP_NS, Run, hops
 from experiments.reports import NO_PROMISE, Messages, Said
-from tracker.contract.callers import Contents
+from tracker.contract.commands import Contents
 from tracker.contract.promises import Frontier
 from tracker.core import Committed, DefineJob, Ended, OpenProducer, Reason, Reported, Spec, Tracker
 from tracker.wire import codec
@@ -156,7 +156,7 @@ class Ear:
             return
         events, self._last_seq = self._tracker.events(JOB, self._last_seq, limit=answer.last_seq - self._last_seq)
         for event in events:
-            self._hear(event.body, at)
+            self._hear(event.kind, at)
             self._end_bytes += codec.write_event(event).ByteSize()
         self._ending += 1
 

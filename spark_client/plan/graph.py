@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from spark_client.errors import UsageError
 from spark_client.plan.names import check_segment
 from spark_client.windows.substreams import Substreams
-from tracker.contract.callers import check_graph
+from tracker.contract.spec import check_graph
 
 
 class JobGraph:

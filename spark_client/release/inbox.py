@@ -231,11 +231,11 @@ class Inbox:
         seq = max(Place.of(chosen["after"], chosen["log_id"]).seqs)
         for key, elements, late in chosen.get("over", []):
             scope, name, end_time = key
-            at = datetime.fromtimestamp(chosen["at"] / 1_000_000, timezone.utc)
+            at_ns = chosen["at"] * 1_000
             ended = Ended(self._segment, scope, name, end_time, elements, Reason.COMPLETE, 0)
-            events.append(Event(seq, at, "", ended))
+            events.append(Event(seq, at_ns, "", ended))
             if late:
-                events.append(Event(seq, at, "", Late(self._segment, scope, name, run.query, 0, 0)))
+                events.append(Event(seq, at_ns, "", Late(self._segment, scope, name, run.query, 0, 0)))
         return events
 
 

@@ -11,7 +11,7 @@ from tests.checker.clients import Client
 from tests.checker.flow import SEGMENTS
 from tests.model.lines import event_of
 from tracker.client import TrackerError, TrackerUnavailable
-from tracker.contract.callers import JobStatus
+from tracker.contract.status import JobStatus
 
 _PAUSE_S: Final = 0.02  # until a refused watch is opened again
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.client.processes import Server
 from tracker.client import Report, TrackerClient, TrackerError
 from tracker.client.pieces import Largest, split
-from tracker.contract.callers import Contents, JobSpec
+from tracker.contract.commands import Contents
 from tracker.contract.promises import Close
+from tracker.contract.spec import JobSpec
 
 
 def said(pieces: list[Contents]) -> Counter[Any]:

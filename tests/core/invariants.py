@@ -235,7 +235,7 @@ def _a_hand_over_is_followed_by_the_next_deployment(job: Job) -> None:
     """Nothing happens between a hand-over and the next deployment, unless an operator abandons something."""
     if not job.drain.handed_over:
         return
-    bodies = [event.body for event in job.log.read_kept(0, 0, 10**9)[0]]
+    bodies = [event.kind for event in job.log.read_kept(0, 0, 10**9)[0]]
     drained = [place for place, body in enumerate(bodies) if isinstance(body, Drained)]
     after = bodies[drained[-1] + 1 :] if drained else []  # or retention has dropped it
     # What is abandoned may have kept others waiting, by the job's ordering.
@@ -253,7 +253,7 @@ def _an_end_is_found_as_it_was_announced(job: Job) -> None:
     first = max(job.log.first_seq - 1, job.log.last_seq - 20)
     events, _ = job.log.read_kept(first, job.log.last_seq, 20)
     # Earlier deployments may have had another graph.
-    of_this = [event.body for event in events if event.deployment == job.spec.deployment]
+    of_this = [event.kind for event in events if event.deployment == job.spec.deployment]
     announced = [body for body in of_this if isinstance(body, Ended)]
     for end in {(body.segment, body.scope, body.name): body for body in announced}.values():
         row = job.accounts.find_one(end.scope, end.name)

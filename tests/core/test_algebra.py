@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracker.contract.answers import Reported
-from tracker.contract.commands import Commit, DefineJob, OpenProducer, Report, Spec
+from tracker.contract.commands import Commit, DefineJob, OpenProducer, Report
 from tracker.contract.events import Ended
 from tracker.contract.promises import Close
+from tracker.contract.spec import Spec
 from tracker.contract.values import Mode, Outcome
 from tracker.core import Tracker
 
@@ -106,7 +107,7 @@ class Job:
     @property
     def ends(self) -> list[Ended]:
         events, _ = self.tracker.events("j", 0)
-        return [event.body for event in events if isinstance(event.body, Ended)]
+        return [event.kind for event in events if isinstance(event.kind, Ended)]
 
 
 def combined(entries: Sequence[Entry]) -> list[Entry]:

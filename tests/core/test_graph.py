@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.model.reference import Job
-from tracker.contract.commands import Spec
+from tracker.contract.spec import Spec
 from tracker.core.graph import Graph
 
 NAMES = [f"s{i}" for i in range(12)]

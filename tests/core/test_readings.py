@@ -213,7 +213,7 @@ def test_what_an_epoch_closes_and_opens_again_has_not_changed() -> None:
         report("p1", 1, "u1", promises=[["frontier", "f", None, 20], ["finish", "f"]], commit=True) | {"wait": SECOND},
     )
     assert not left.closed
-    assert left.changed == left.created
+    assert left.changed_ns == left.created_ns
 
 
 def test_what_a_run_takes_back_and_promises_again_has_changed() -> None:
@@ -228,7 +228,7 @@ def test_what_a_run_takes_back_and_promises_again_has_changed() -> None:
         report("p2", 0, "u0", promises=[["frontier", "f", None, 20]]) | {"wait": SECOND},
     )
     assert left.closed
-    assert left.changed == left.created + SECOND
+    assert left.changed_ns == left.created_ns + SECOND
 
 
 def test_what_an_epoch_opens_and_closes_again_is_still_stalled() -> None:

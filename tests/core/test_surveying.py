@@ -111,7 +111,7 @@ def test_a_search_finds_the_open_substreams_that_wait_for_what_is_wanted() -> No
                     at for at, each in waits.items() if front in each[0]
                 ]
                 found += len(wanted)
-            for segment in (name for name, _ in status.spec.segments):
+            for segment in status.spec.segments:
                 wanted = _all_found(tracker, Wanted(segment=segment))
                 assert [(one.scope, one.name) for one in wanted] == [
                     at for at, each in waits.items() if segment in each[1]

@@ -8,6 +8,7 @@ failing one easy to cut down.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -134,12 +135,13 @@ class Generator:
 
     def _look(self, job: JobStatus) -> None:
         """See what has become of the job and its producers."""
-        self.graph = [[name, list(feeds)] for name, feeds in job.spec.segments]
+        self.graph = [[name, list(feeds)] for name, feeds in job.spec.segments.items()]
         self.fronts = list(job.spec.fronts)
-        self.front_segments = [[front, list(segments)] for front, segments in job.spec.front_segments]
+        fed = job.spec.fronts.items() if isinstance(job.spec.fronts, Mapping) else ()
+        self.front_segments = [[front, list(segments)] for front, segments in fed if segments]
         self.state = list(job.spec.state_segments)
         self.committed_ends = job.spec.committed_ends
-        self.ordering, self.progress = job.spec.ordering.name, job.spec.progress
+        self.ordering, self.progress = job.spec.ordering.upper(), job.spec.progress
         self.owners |= {front.front: front.producer for front in job.fronts if front.producer}
         statuses = {status.producer: status for status in job.producers}
         for p in self.producers:

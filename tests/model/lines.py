@@ -31,7 +31,6 @@ from tracker.contract.commands import (
     OpenProducer,
     Recovered,
     Report,
-    Spec,
     Subscribe,
     Tick,
     Unsubscribe,
@@ -39,6 +38,7 @@ from tracker.contract.commands import (
 from tracker.contract.events import Body, Drained, DrainRequested, Ended, Event, Stalled
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.refusal import Refused
+from tracker.contract.spec import Spec
 from tracker.contract.status import DrainStatus, Explained
 from tracker.contract.values import NO_END_TIME, DrainMode, Mode, Ordering, Outcome
 from tracker.core import Tracker
@@ -250,7 +250,7 @@ class Driver:
             for event in batch:
                 assert event.seq == self._seq + 1, "the log has a gap"
                 self._seq = event.seq
-                said.append(event_of(event.body))
+                said.append(event_of(event.kind))
         return said
 
 

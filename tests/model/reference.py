@@ -33,7 +33,6 @@ from tracker.contract.commands import (
     OpenProducer,
     Recovered,
     Report,
-    Spec,
     Subscribe,
     Tick,
     Unsubscribe,
@@ -54,6 +53,7 @@ from tracker.contract.events import (
 )
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.refusal import Refusal, Refused
+from tracker.contract.spec import JobSpec, Spec
 from tracker.contract.status import (
     DrainStatus,
     Explained,
@@ -61,6 +61,7 @@ from tracker.contract.status import (
     JobStatus,
     ProducerStatus,
     SegmentStatus,
+    StagedCount,
     StagedStatus,
     SubscriptionStatus,
     SubstreamStatus,
@@ -257,7 +258,7 @@ class Wanted:
     scopes: frozenset[str] = frozenset()
 
     def passes(self, event: Event) -> bool:
-        match event.body:
+        match event.kind:
             case (
                 Ended(segment=segment, scope=scope)
                 | Late(segment=segment, scope=scope)
@@ -322,14 +323,14 @@ class Job:
         return max((event.seq for event in self.dropped if wanted.passes(event)), default=0)
 
     def retained_for(self, subscription: Subscription) -> list[Event]:
-        return [event for event in self.events if event.at <= self.past_retention and subscription.waits_for(event)]
+        return [event for event in self.events if event.at_ns <= self.past_retention and subscription.waits_for(event)]
 
     def drop_unwanted(self) -> None:
         """What is past retention goes, unless a subscription waits for it."""
         kept: list[Event] = []
         for event in self.events:
             wanted = any(subscription.waits_for(event) for subscription in self.subscriptions.values())
-            (self.dropped if event.at <= self.past_retention and not wanted else kept).append(event)
+            (self.dropped if event.at_ns <= self.past_retention and not wanted else kept).append(event)
         self.events = kept
 
     # -- the graph
@@ -704,7 +705,7 @@ class ReferenceTracker:
 
     def _defined(self, job: Job, created: bool) -> JobDefined:
         drain = self.drain_status(job.spec.job)
-        return JobDefined(job.spec, created, job.last_seq, drain, job.log_id, job.incarnation)
+        return JobDefined(created, job.last_seq, job.log_id, job.incarnation, drain, JobSpec.of(job.spec))
 
     def _start_afresh(self, job: Job, spec: Spec) -> None:
         job.left = [*job.left, job.spec.deployment][-1000:]
@@ -977,7 +978,7 @@ class ReferenceTracker:
 
         if c.epoch <= producer.committed:
             self._hear(job, producer)
-            return Reported(Outcome.ALREADY_COMMITTED, job.last_seq, log_id=job.log_id)
+            return Reported(Outcome.ALREADY_COMMITTED, (), job.last_seq, log_id=job.log_id)
         if job.drained and (c.entry_count or c.promises):
             raise Refused(Refusal.DRAINED, c.job)
         epoch = producer.staged.get(c.epoch)
@@ -985,12 +986,12 @@ class ReferenceTracker:
         duplicates = tuple(unit for unit in c.units if unit in known_units)
         if duplicates and len(duplicates) < len(c.units):
             self._hear(job, producer)
-            return Reported(Outcome.PARTIAL_DUPLICATE, job.last_seq, duplicates, log_id=job.log_id)
+            return Reported(Outcome.PARTIAL_DUPLICATE, duplicates, job.last_seq, log_id=job.log_id)
         if duplicates:
             self._hear(job, producer)
             if c.commit:
                 self._commit_up_to(job, producer, c.epoch)
-            return Reported(Outcome.DUPLICATE, job.last_seq, log_id=job.log_id)
+            return Reported(Outcome.DUPLICATE, (), job.last_seq, log_id=job.log_id)
         if epoch and epoch.sealed:
             raise Refused(Refusal.SEALED, str(c.epoch))
 
@@ -1024,7 +1025,7 @@ class ReferenceTracker:
         if c.commit:
             self._commit_up_to(job, producer, c.epoch)
         ids = np.array(sids[: len(c.names)], np.uint64) if c.want_ids else None
-        return Reported(Outcome.APPLIED, job.last_seq, substream_ids=ids, log_id=job.log_id)
+        return Reported(Outcome.APPLIED, (), job.last_seq, substream_ids=ids, log_id=job.log_id)
 
     def _check_report(self, job: Job, producer: Producer, c: Report) -> list[Substream | tuple[str, str, int | None]]:
         """Shape and units, ids, segments, the entries' end times, then promise by promise."""
@@ -1477,7 +1478,7 @@ class ReferenceTracker:
     def _expire_subscriptions(self, job: Job) -> None:
         for subscription in job.subscriptions.values():
             waiting = job.retained_for(subscription)
-            too_old = any(self._due(event.at, subscription.max_age) for event in waiting)
+            too_old = any(self._due(event.at_ns, subscription.max_age) for event in waiting)
             if too_old or len(waiting) > subscription.max_events:
                 subscription.expired = self._now
 
@@ -1730,7 +1731,7 @@ class ReferenceTracker:
         promised = job.promised()
         known = job.in_order()
         return JobStatus(
-            job.spec,
+            JobSpec.of(job.spec),
             job.last_dropped(Wanted()) + 1,
             job.last_seq,
             len(job.open_substreams()),
@@ -1820,7 +1821,7 @@ class ReferenceTracker:
                 closing = {p[1] for p in epoch.promises if p[0] == "close" and p[2] == s.id}
                 expecting = {p[1] for p in epoch.promises if p[0] == "expect" and s.id in _named([p])}
                 counts = tuple(
-                    (g, sum(e[3] for e in entries if e[1] == g), sum(e[4] for e in entries if e[1] == g))
+                    StagedCount(g, sum(e[3] for e in entries if e[1] == g), sum(e[4] for e in entries if e[1] == g))
                     for g in job.segments_in_order()
                     if any(e[1] == g for e in entries)
                 )
@@ -1871,7 +1872,7 @@ class ReferenceTracker:
                 s.max_age,
                 s.max_events,
                 len(job.retained_for(s)),
-                next((event.at for event in job.retained_for(s)), None),
+                next((event.at_ns for event in job.retained_for(s)), None),
                 s.created,
                 s.last_ack,
                 s.expired,
@@ -1928,7 +1929,8 @@ class ReferenceTracker:
                 a.received,
                 a.last_sender,
                 a.last_receiver,
-                s.expected(g) or None,
+                sum(s.expected(g).values()) if s.expected(g) else None,
+                s.expected(g),
                 s.ended_on(g) or job.closed(s, g, promised),
                 g in s.ended and s.ended[g].by_drain,
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker.client.accepted import AcceptedEnds
-from tracker.contract.callers import Event
-from tracker.contract.events import Advanced, Body, Ended, Late
+from tracker.contract.events import Advanced, Body, Ended, Event, Late
 from tracker.contract.values import Reason
 from tracker.notify.describing import marker_place
 from tracker.notify.markers import write_marker
@@ -30,7 +28,7 @@ def rules(tmp_path: Path, text: str) -> tuple[Rule, ...]:
 
 
 def event(kind: Body) -> Event:
-    return Event(7, datetime(2026, 3, 1, tzinfo=timezone.utc), "d1", kind)
+    return Event(7, 1_772_323_200_000_000_000, "d1", kind)
 
 
 def ended(scope: str = "JFK", name: str = "day", reason: Reason = Reason.COMPLETE, by_drain: bool = False) -> Event:

@@ -12,7 +12,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
-from tracker.contract.commands import DefineJob, DeleteJob, Spec
+from tracker.contract.commands import DefineJob, DeleteJob
+from tracker.contract.spec import Spec
 from tracker.core import Tracker
 from tracker.page import application, feed
 from tracker.page.application import Page

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -28,14 +28,15 @@ from tracker.client import (
     Position,
     Reason,
 )
-from tracker.contract.callers import JobDefined, JobStatus
+from tracker.contract.answers import JobDefined
+from tracker.contract.status import JobStatus
 from tracker.contract.values import DrainMode
 from tracker.core import Tracker
 from tracker.sharded.merged_events import Merge, beginning
 from tracker.sharded.merged_status import job_defined, job_status
 
 SEGMENTS = ["up", "down"]
-AT = datetime(2026, 1, 1, tzinfo=UTC)
+AT = 1_767_225_600_000_000_000
 OVER = 2**63 - 1
 
 
@@ -55,7 +56,7 @@ def filled(kind: Any, number: int) -> Any:
         return filled(some[0], number)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return [*kind][-1]
-    return {bool: True, int: number, str: f"text {number}", datetime: AT, timedelta: timedelta(number)}[kind]
+    return {bool: True, int: number, str: f"text {number}", timedelta: timedelta(number)}[kind]
 
 
 @pytest.mark.parametrize(("merge", "kind"), [(job_status, JobStatus), (job_defined, JobDefined)])
@@ -288,7 +289,7 @@ def announced(lines: Sequence[Line]) -> list[Event]:
     driver = Driver(tracker)
     for line in lines:
         driver.run(line)
-    return [Event(event.seq, AT, event.deployment, event.body) for event in tracker.events(JOB, 0, limit=10**6)[0]]
+    return [Event(event.seq, AT, event.deployment, event.kind) for event in tracker.events(JOB, 0, limit=10**6)[0]]
 
 
 def progress(events: Sequence[Event], segment: str) -> list[int]:

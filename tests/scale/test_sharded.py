@@ -43,7 +43,7 @@ from tracker.client import (
     Watch,
     label,
 )
-from tracker.contract.callers import Ordering
+from tracker.contract.spec import OrderingWord as Ordering
 
 EPOCHS = 5
 OVER = 2**63 - 1

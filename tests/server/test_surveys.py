@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tracker.contract.commands import DefineJob, DeleteJob, Spec
+from tracker.contract.commands import DefineJob, DeleteJob
+from tracker.contract.spec import Spec
 from tracker.core import Refused, Tracker
 from tracker.server import surveys
 from tracker.server.lanes import Lanes

@@ -385,7 +385,7 @@ class Query(Actor):
                 if element.lineage not in self.taken or not self.world.rules.drops_second_copies:
                     self.taken.add(element.lineage)
                     inputs.append(element)
-        bodies = [event.body for event in self.world.network.events]
+        bodies = [event.kind for event in self.world.network.events]
         ended = {Substream(e.scope, e.name, e.end_time) for e in bodies if isinstance(e, Ended) and e.segment == "b"}
         return Plan(inputs, [s for s in self.holding if s in ended and self.chance(0.8)])
 

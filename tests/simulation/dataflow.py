@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
-from tracker.contract.commands import DefineJob, Drain, Spec
+from tracker.contract.commands import DefineJob, Drain
 from tracker.contract.refusal import Refusal, Refused
+from tracker.contract.spec import Spec
 from tracker.contract.values import DrainMode, Mode, Ordering
 
 from .actors import BUSY, IDLE, Actor, Expected, Flush, Life, Query, Source, Superseded, Surroundings

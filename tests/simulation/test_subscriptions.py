@@ -40,7 +40,7 @@ class Reader:
         self.scopes = random.choice([(), (), ("t0",), ("t1", "t2")])
 
     def asks_for(self, event: Event) -> bool:
-        body = event.body
+        body = event.kind
         if isinstance(body, Ended | Late | Excess | Advanced) and self.segments and body.segment not in self.segments:
             return False
         return not (isinstance(body, Ended | Late | Excess) and self.scopes and body.scope not in self.scopes)

@@ -140,7 +140,7 @@ class Oracle:
         self.seq += 1
         if event.seq != self.seq:
             raise FoundOut(f"event {event.seq} comes where {self.seq} was to come")
-        body = event.body
+        body = event.kind
         if self.drained:
             raise FoundOut(f"{body} comes after the drain was confirmed")
         if isinstance(body, Ended):
@@ -318,7 +318,7 @@ class Network:
     def drain_is_asked_for(self) -> bool:
         """Whether the job is to finish."""
         return any(
-            isinstance(event.body, DrainRequested) and event.body.mode is DrainMode.FINISH for event in self.events
+            isinstance(event.kind, DrainRequested) and event.kind.mode is DrainMode.FINISH for event in self.events
         )
 
     @property

@@ -8,7 +8,7 @@ import sys
 
 def test_the_contract_loads_nothing_that_does_io() -> None:
     code = (
-        "import sys; before = set(sys.modules); import tracker.contract.callers, tracker.contract.bounds\n"
+        "import sys; before = set(sys.modules); import tracker.contract.status, tracker.contract.bounds\n"
         "loaded = set(sys.modules) - before\n"
         "print([name for name in ('grpc', 'google.protobuf', 'sqlite3', 'asyncio') if name in loaded])"
     )

@@ -17,7 +17,7 @@ from tracker.cli.output import print_json, print_line
 if TYPE_CHECKING:
     from tracker.client import Kind, ShardedClient, ShardedWatch, TrackerClient, Watch
     from tracker.client.accepted import AcceptedEnds
-    from tracker.contract.callers import EventPage
+    from tracker.contract.events import EventPage
 
 commands = new_commands()
 _NOT_IN_TIME: Final = 1

@@ -65,13 +65,16 @@ def plain(value: object) -> object:
     >>> plain({"front": FrontIdle("schedule", True)})
     {'front': {'front': 'schedule', 'idle': True}}
     """
-    from tracker.contract.callers import Event
+    from tracker.contract.events import Event
+    from tracker.contract.notebooks import Shown
 
     match value:
         case Event():
             kind: dict[str, object] = {"kind": type(value.kind).__name__}
             head = {"seq": value.seq, "at": plain(value.at), "deployment": value.deployment}
             return head | kind | {field.name: plain(getattr(value.kind, field.name)) for field in fields(value.kind)}
+        case Shown():
+            return plain(value.shown())
         case datetime():
             return value.isoformat()
         case timedelta():

@@ -29,25 +29,7 @@ from tracker.client.report import Report
 from tracker.client.subscription import Subscription
 from tracker.client.waiting import WrongJobError, wait_for_progress
 from tracker.client.watch import Watch
-from tracker.contract.callers import (
-    Event,
-    EventPage,
-    Explained,
-    FrontStatus,
-    JobDefined,
-    JobSpec,
-    JobStatus,
-    Mode,
-    Ordering,
-    ProducerStatus,
-    Reported,
-    SegmentStatus,
-    ServerInfo,
-    StagedCount,
-    StagedStatus,
-    SubscriptionStatus,
-    SubstreamStatus,
-)
+from tracker.contract.answers import JobDefined, Reported
 from tracker.contract.events import (
     Advanced,
     DrainCancelled,
@@ -55,6 +37,8 @@ from tracker.contract.events import (
     DrainRequested,
     DrainTimedOut,
     Ended,
+    Event,
+    EventPage,
     Excess,
     FrontIdle,
     Late,
@@ -64,7 +48,22 @@ from tracker.contract.events import (
     Body as Kind,
 )
 from tracker.contract.promises import Expected, Finish, Frontier
-from tracker.contract.status import DrainStatus
+from tracker.contract.spec import JobSpec
+from tracker.contract.spec import ModeWord as Mode
+from tracker.contract.spec import OrderingWord as Ordering
+from tracker.contract.status import (
+    DrainStatus,
+    Explained,
+    FrontStatus,
+    JobStatus,
+    ProducerStatus,
+    SegmentStatus,
+    ServerInfo,
+    StagedCount,
+    StagedStatus,
+    SubscriptionStatus,
+    SubstreamStatus,
+)
 from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Outcome, Reason
 from tracker.wire import COMMITTED_ENDS
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracker.client.errors import TrackerError
 from tracker.client.paging import pages
-from tracker.contract.callers import Event
-from tracker.contract.events import Drained, DrainRequested, Ended
+from tracker.contract.events import Drained, DrainRequested, Ended, Event
 from tracker.contract.values import DrainState
 
 if TYPE_CHECKING:

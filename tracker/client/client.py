@@ -12,7 +12,8 @@ from tracker.client.eventcalls import EventCalls
 from tracker.client.jobcalls import JobCalls
 from tracker.client.producer import Producer
 from tracker.contract.bounds import checked_epoch
-from tracker.contract.callers import Mode, ServerInfo
+from tracker.contract.spec import ModeWord as Mode
+from tracker.contract.status import ServerInfo
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
 

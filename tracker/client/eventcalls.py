@@ -16,8 +16,8 @@ from tracker.client.routing import Routing
 from tracker.client.subscription import Subscription
 from tracker.client.waiting import ONE_LOOK_S
 from tracker.client.watch import Watch
-from tracker.contract.callers import EventPage, SubscriptionStatus
-from tracker.contract.events import Ended
+from tracker.contract.events import Ended, EventPage
+from tracker.contract.status import SubscriptionStatus
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from tracker.client.texts import ago, text, time_text
-from tracker.contract.callers import Explained, FrontStatus, JobStatus, SegmentStatus, StagedStatus, SubstreamStatus
+from tracker.contract.status import Explained, FrontStatus, JobStatus, SegmentStatus, StagedStatus, SubstreamStatus
 
 
 def why_open(job: JobStatus, found: Explained, now: datetime | None = None) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from tracker.contract.callers import Contents
+from tracker.contract.commands import Contents
 
 Named: TypeAlias = tuple[str, str, int]  #: (scope, name, end time): an id is used only if all three agree
 

@@ -8,8 +8,9 @@ from datetime import timedelta
 from tracker.client.calls import Calls
 from tracker.client.errors import TrackerError
 from tracker.client.routing import Routing
-from tracker.contract.callers import Explained, JobDefined, JobSpec, JobStatus, SubstreamStatus
-from tracker.contract.status import DrainStatus
+from tracker.contract.answers import JobDefined
+from tracker.contract.spec import JobSpec
+from tracker.contract.status import DrainStatus, Explained, JobStatus, SubstreamStatus
 from tracker.contract.values import DrainMode
 from tracker.wire import COMMITTED_ENDS, HAND_OVER, codec
 from tracker.wire.gen import tracker_pb2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tracker.contract.callers import EventPage
+from tracker.contract.events import EventPage
 
 
 def pages(read: Callable[[int, int], EventPage], after: int, up_to: int | None = None) -> Iterator[EventPage]:

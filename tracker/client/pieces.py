@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract.callers import Contents
+from tracker.contract.commands import Contents
 from tracker.contract.promises import Close, Expect, Promise
 
 _About: TypeAlias = Close | Expect  #: promises about one substream

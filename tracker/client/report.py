@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tracker.client import awaiting
 from tracker.client.columns import Rows, cells_of, check_names, combined, integers, strings
-from tracker.contract.callers import Contents, Reported
+from tracker.contract.answers import Reported
+from tracker.contract.commands import Contents
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.values import NO_END_TIME
 

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from tracker.client.calls import Calls
 from tracker.client.watch import Watch
-from tracker.contract.callers import Event
+from tracker.contract.events import Event
 from tracker.wire.gen import tracker_pb2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time as clock
 from typing import Final, Protocol
 
-from tracker.contract.callers import JobStatus
+from tracker.contract.status import JobStatus
 
 LOOK_EVERY_S: Final = 0.5  #: seconds between two looks at a job
 ONE_LOOK_S: Final = 1.0  #: seconds that an answer gets at least, so that even a wait of 0 seconds finds what is there

@@ -17,7 +17,7 @@ from tracker.client import forking
 from tracker.client.calls import Backoff, Calls, out_of_quota, refusal, retry_delay
 from tracker.client.connection import Connection
 from tracker.client.errors import TrackerError
-from tracker.contract.callers import Event
+from tracker.contract.events import Event
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
 

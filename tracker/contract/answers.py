@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .commands import Spec
+from .notebooks import Shown
+from .spec import JobSpec
 from .status import DrainStatus
 from .values import U8, Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class JobDefined:
-    spec: Spec
-    created: bool
+class JobDefined(Shown):
+    """The answer to `define_job`."""
+
+    created: bool  #: the job is new; also False when a first answer was lost and the call was repeated
     last_seq: int
-    drain: DrainStatus
     log_id: str
-    incarnation: int
+    incarnation: int  #: how often the job has started afresh; records carry it from one query to the next
+    drain: DrainStatus
+    spec: JobSpec
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reported:
+@dataclass(frozen=True, slots=True)
+class Reported(Shown):
+    """The tracker's answer to a report."""
+
     outcome: Outcome
-    last_seq: int
-    duplicate_units: tuple[str, ...] = ()
-    substream_ids: U8 | None = None  #: if asked for and applied: one for each of names
-    log_id: str = ""
+    duplicate_units: tuple[str, ...]  #: with PARTIAL_DUPLICATE: what to leave out of the next attempt
+    last_seq: int  #: the job's newest event
+    #: if asked for and applied: one for each of the report's names
+    substream_ids: U8 | None = field(default=None, repr=False, compare=False)
+    log_id: str = field(default="", repr=False)  #: the log that the ids are of
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to do: false for PARTIAL_DUPLICATE only."""
+        return self.outcome is not Outcome.PARTIAL_DUPLICATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .commands import CloseProducer, Command, Commit, DefineJob, Drain, OpenProducer, Report, Spec, Subscribe
+from .commands import CloseProducer, Command, Commit, DefineJob, Drain, OpenProducer, Report, Subscribe
 from .promises import Expect, Promise
 from .refusal import Refusal, Refused
+from .spec import DURATIONS, Spec
 from .values import NO_END_TIME
 
 # A century: any sum of a time until the year 2162 and a duration fits 64 bits of nanoseconds.
@@ -25,8 +26,6 @@ MAX_EXPECTED = 2**48  #: elements, so that the sum over fronts fits 64 bits
 MAX_END_TIME = 2**61  #: either way of 0; in microseconds 73,000 years
 
 _FEW = 8  # up to so many times are quicker one by one than as a column
-
-DURATIONS = ("stall_after", "expire_after", "idle_after", "retention", "remember")  #: of a spec
 
 
 def checked_epoch(epoch: int | None) -> int | None:

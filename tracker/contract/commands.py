@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .promises import Promise
-from .values import I8, U4, U8, DrainMode, Mode, Ordering
+from .spec import Spec
+from .values import I8, U4, U8, DrainMode, Mode
 
 
 def _no_u4() -> U4:
@@ -26,26 +27,6 @@ def _no_u8() -> U8:
 
 def _no_i8() -> I8:
     return np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What a job is: its graph of segments, its fronts, its rules."""
-
-    job: str
-    deployment: str
-    segments: tuple[tuple[str, tuple[str, ...]], ...]  #: (name, the segments it feeds)
-    fronts: tuple[str, ...] = ()
-    ordering: Ordering = Ordering.NONE
-    progress: bool = False
-    stall_after: int | None = None  #: ns; None: never
-    expire_after: int | None = None
-    idle_after: int | None = None
-    retention: int | None = None  #: None: the server's default
-    remember: int | None = None  #: None: as long as there is the job
-    front_segments: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: (front, those it feeds); others feed every segment
-    state_segments: tuple[str, ...] = ()  #: those that stand for state, which a hand-over leaves as it is
-    committed_ends: bool = False  #: only what is committed brings an end: no producer is IMMEDIATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +106,25 @@ class Report:
     commit: bool = False
     #: what a check has found, for who carries the report out: see `Job.check_report`
     checked: list[Any] = field(default_factory=list, repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """The contents of a report in the making: substreams, and one entry for each (substream, segment) that it changes.
+
+    `substreams` and `segments` are tables; `substream_index` and `segment_index` point into them, one row an entry,
+    in line with `xor`, `sent` and `received`.
+    """
+
+    substreams: Sequence[tuple[str, str]]  #: (scope, name)
+    end_times: I8  #: one for each substream; NO_END_TIME: it has none
+    segments: Sequence[str]
+    substream_index: U4
+    segment_index: U4
+    xor: U8
+    sent: U4
+    received: U4
+    promises: Sequence[Promise]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,13 @@
-"""What the tracker announces: the entries of a job's event log.
-
-The kinds of events are the same for the core and for those who read them from a client. An event itself is not: here
-its time is a number of nanoseconds, as the log keeps it, and for a caller a `datetime` (`callers.Event`).
-"""
+"""What the tracker announces: the entries of a job's event log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
-from .values import DrainMode, Reason
+from .notebooks import Shown, table
+from .values import DrainMode, Reason, moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +116,37 @@ Body: TypeAlias = (
 
 
 class Event(NamedTuple):
-    """One entry of a job's event log."""
+    """One entry of a job's event log.
 
-    seq: int  #: 1, 2, 3, … without gaps
-    at: int  #: ns since the Unix epoch: when the command that caused it was taken
+    >>> event = Event(7, 1_767_225_600_000_000_000, "d1", Advanced("raw", 100))
+    >>> match event.kind:
+    ...     case Advanced(segment, time):
+    ...         print(segment, time, event.at)
+    raw 100 2026-01-01 00:00:00+00:00
+    """
+
+    seq: int  #: within the job: 1, 2, 3, … without gaps
+    at_ns: int
     deployment: str
-    body: Body
+    kind: Body
+
+    @property
+    def at(self) -> datetime:
+        """Return when the tracker took the command that caused it."""
+        return moment(self.at_ns)
+
+    def __repr__(self) -> str:
+        return f"Event(seq={self.seq}, at={self.at!r}, deployment={self.deployment!r}, kind={self.kind!r})"
+
+    def _repr_html_(self) -> str:
+        return table({"seq": self.seq, "at": self.at, "deployment": self.deployment, "kind": self.kind})
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage(Shown):
+    """A range of a job's events."""
+
+    events: tuple[Event, ...]
+    last_seq: int  #: the last one looked at, whether or not the filters let it through: where to go on
+    log_id: str  #: names the log; `seq` has a meaning only within one
+    first_seq: int = 0  #: from this event on the filters miss none; 0: an older server does not give it

@@ -1,4 +1,4 @@
-"""How a notebook shows values: as small tables, in which every text is escaped."""
+"""How values of the contract are shown: by the names that callers know, and in notebooks as tables of escaped text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ from typing import Any
 
 
 class Shown:
-    """A dataclass that a notebook shows as a table of its fields."""
+    """A dataclass that is shown by the names that callers know, in a notebook as a table.
+
+    A field ``…_ns`` keeps a time or a duration exactly; the property without the suffix gives callers their form.
+    """
 
     __slots__ = ()
 
-    def _repr_html_(self: Any) -> str:
-        return table({each.name: getattr(self, each.name) for each in fields(self)})
+    def shown(self: Any) -> dict[str, Any]:
+        """Return the fields with their values, in the form for callers."""
+        names = (each.name.removesuffix("_ns") for each in fields(self) if each.repr)
+        return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
+
+    def _repr_html_(self) -> str:
+        return table(self.shown())
 
 
 def table(rows: Mapping[str, object]) -> str:
@@ -29,8 +40,8 @@ def table(rows: Mapping[str, object]) -> str:
 
 def _cell(value: object) -> str:
     match value:
-        case Shown():
-            return value._repr_html_()
+        case _ if hasattr(value, "_repr_html_"):
+            return str(value._repr_html_())
         case Mapping():
             return table(value)
         case list() | tuple():

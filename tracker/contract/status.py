@@ -1,14 +1,19 @@
-"""What the tracker can be asked: plain values that describe a job as it stands."""
+"""How a job, its drain and its subscriptions stand, and which server answers.
+
+The core makes these values, the codec carries them, and callers read them. Times and durations are kept in nanoseconds,
+in fields ``…_ns``; for each of them a property gives the `datetime` (UTC) or `timedelta` that a program works with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from .commands import Spec
 from .notebooks import Shown
-from .values import DrainMode, DrainState, Mode
+from .spec import JobSpec
+from .values import DrainMode, DrainState, Mode, length, moment, moment_if_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,53 +35,74 @@ class DrainStatus(Shown):
     unbalanced_segments: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerStatus:
+@dataclass(frozen=True, slots=True, repr=False)
+class ProducerStatus(Shown):
+    """A producer of a job."""
+
     producer: str
     run: str
     mode: Mode
     committed_epoch: int | None
     staged_epochs: tuple[int, ...]
     closed: bool
-    last_heard: int  #: ns since the Unix epoch
+    last_heard_ns: int
+
+    @property
+    def last_heard(self) -> datetime:
+        """Return when its last report or promise came."""
+        return moment(self.last_heard_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class FrontStatus:
+@dataclass(frozen=True, slots=True, repr=False)
+class FrontStatus(Shown):
+    """A front of a job."""
+
     front: str
     finished: bool
     idle: bool
-    frontiers: dict[str, int]  #: by scope; ``"*"`` is the frontier for every scope
+    frontiers: Mapping[str, int]  #: by scope; ``"*"`` is the frontier for every scope
     producer: str  #: its owner; empty: nobody has promised for it yet
-    last_promise: int | None
-    segments: tuple[str, ...] = ()  #: that it feeds; empty: all
-    more_frontiers: int = 0  #: left out of `frontiers`, since a message has no room for them
+    last_promise_ns: int | None
+    segments: tuple[str, ...] = ()  #: that it feeds; empty: all of them
+    more_frontiers: int = 0  #: scopes that an answer had no room for; they are at least as far as those in `frontiers`
+
+    @property
+    def last_promise(self) -> datetime | None:
+        """Return when it last promised something; None: not yet."""
+        return moment_if_any(self.last_promise_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    spec: Spec
-    first_seq: int
+@dataclass(frozen=True, slots=True, repr=False)
+class JobStatus(Shown):
+    """A job as it stands."""
+
+    spec: JobSpec
+    first_seq: int  #: every event from this one on is kept
     last_seq: int
     open_substreams: int
     ended_substreams: int
-    in_flight: int
+    in_flight: int  #: elements sent and not yet received, over all segments
     late_reports: int
     producers: tuple[ProducerStatus, ...]
     fronts: tuple[FrontStatus, ...]
     drain: DrainStatus
     log_id: str
     incarnation: int
-    incomplete_substreams: int = 0  #: open ones of which more is expected than was sent
-    expected: int = 0  #: of those, on the segments on which elements are missing
-    expected_sent: int = 0  #: on the same
-    staged_substreams: int = 0  #: named by accepted reports and not known
+    staged_substreams: int = 0  #: named by accepted reports and not known: their epochs are staged, or they were late
     staged_units: int = 0  #: of staged epochs, each of which counts as one beside
-    staged_entries: int = 0  #: and promises
-    tombstones: int = 0
+    staged_entries: int = 0  #: of staged epochs, with their promises
+    tombstones: int = 0  #: names of ended and forgotten substreams that are remembered
     cells: int = 0  #: (substream, segment) pairs that take up memory
+    incomplete_substreams: int = 0  #: open ones of which more is expected than was sent
+    expected: int = 0  #: elements of those, on the segments on which any are missing
+    expected_sent: int = 0  #: how many were sent on the same
     unread_segments: tuple[str, ...] = ()  #: on which nobody has ever received anything that was committed
-    advanced: Mapping[str, int] = field(default_factory=dict)  #: by segment, up to which end time it is over
+    #: In a job with progress, by segment: every substream of an end time up to this one has ended there.
+    advanced: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        lines = "".join(f"    {name}={value!r},\n" for name, value in self.shown().items())
+        return f"JobStatus(\n{lines})"
 
 
 class Counts(NamedTuple):
@@ -96,48 +122,9 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedStatus:
-    """What an epoch that is not committed holds of one substream."""
+class SegmentStatus(Shown):
+    """A substream's account on one segment."""
 
-    producer: str
-    epoch: int
-    mode: Mode
-    sealed: bool
-    segments: tuple[tuple[str, int, int], ...]  #: (segment, sent, received), in the order of the graph
-    closed_by: tuple[str, ...]  #: the fronts that it closes the substream for, sorted; ``""``: the sole owner
-    expected_by: tuple[str, ...]  #: the fronts that it gives a number of elements for, sorted
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """Everything that is known of one substream."""
-
-    substream: SubstreamStatus | None  #: None: it is not known
-    staged: tuple[StagedStatus, ...]  #: by producer and epoch
-    earlier: tuple[
-        SubstreamStatus, ...
-    ] = ()  #: the first open ones for which its end waits by the ordering, by end time
-    earlier_count: int = 0  #: how many of them there are
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionStatus:
-    name: str
-    segments: tuple[str, ...]
-    scopes: tuple[str, ...]
-    acknowledged: int
-    max_age: int
-    max_events: int
-    retained: int  #: how many events are kept for it beyond retention
-    oldest_retained: int | None  #: when the oldest of them happened
-    created: int
-    last_ack: int | None
-    expired: int | None
-    expired_because: str
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentStatus:
     segment: str
     ended: bool
     xor: int
@@ -145,21 +132,133 @@ class SegmentStatus:
     received: int
     last_sender: str
     last_receiver: str
-    expected: dict[str, int] | None = None  #: by front (``""``: fronts that were removed); None: no number
+    expected: int | None = None  #: how many elements the fronts expect to be sent in all; None: no number was given
+    expected_by: Mapping[str, int] = field(default_factory=dict)  #: by front; ``""``: fronts that were removed
     closed: bool = False  #: nothing more comes from the fronts that reach it
-    by_drain: bool = False  #: it has ended, and only a front's finish in a drain had closed it
+    by_drain: bool = False  #: it has ended, and only a drain had closed it: more may follow in a later deployment
+
+    @property
+    def missing(self) -> int:
+        """How many of the expected elements were not sent yet."""
+        return max(0, (self.expected or 0) - self.sent)
 
 
-@dataclass(frozen=True, slots=True)
-class SubstreamStatus:
+@dataclass(frozen=True, slots=True, repr=False)
+class SubstreamStatus(Shown):
+    """A substream as it stands."""
+
     scope: str
     name: str
     end_time: int | None
     closed: bool
-    waiting_for: tuple[str, ...]
+    waiting_for: tuple[str, ...]  #: the fronts that have not closed it
     segments: tuple[SegmentStatus, ...]
     late_reports: int
-    created: int
-    changed: int
-    held_by: tuple[str, ...]
-    by_drain: bool = False  #: on a segment
+    created_ns: int
+    changed_ns: int
+    held_by: tuple[str, ...]  #: producers that owe a commit for a revoked immediate epoch
+    by_drain: bool = False  #: only a drain had closed it on a segment where it has ended: more may follow later
+
+    @property
+    def created(self) -> datetime:
+        """Return when it was first reported."""
+        return moment(self.created_ns)
+
+    @property
+    def changed(self) -> datetime:
+        """Return when something of it last changed."""
+        return moment(self.changed_ns)
+
+    @property
+    def in_flight(self) -> int:
+        """Elements sent and not yet received, over the segments where more were sent than received."""
+        return sum(max(0, segment.sent - segment.received) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCount(Shown):
+    """What an epoch that is not committed has reported on a segment."""
+
+    segment: str
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStatus(Shown):
+    """What an epoch that is not committed holds of one substream."""
+
+    producer: str
+    epoch: int
+    mode: Mode  #: STAGED: it does not count yet; IMMEDIATE: it counts, and can be revoked
+    sealed: bool
+    segments: tuple[StagedCount, ...]  #: in the order of the graph
+    closed_by: tuple[str, ...]  #: the fronts for which it closes the substream, sorted; ``""``: the sole owner
+    expected_by: tuple[str, ...] = ()  #: the fronts for which it gives a number of elements, sorted
+
+
+@dataclass(frozen=True, slots=True)
+class Explained(Shown):
+    """One substream, and what is reported of it and not committed."""
+
+    substream: SubstreamStatus | None  #: None: no committed report has named it, or it is forgotten
+    staged: tuple[StagedStatus, ...]  #: by producer and epoch
+    earlier: tuple[
+        SubstreamStatus, ...
+    ] = ()  #: the first open ones for which its end waits by the ordering, by end time
+    earlier_count: int = 0  #: how many of them there are
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SubscriptionStatus(Shown):
+    """A durable reader as it stands."""
+
+    name: str
+    segments: tuple[str, ...]  #: its filter; empty: all
+    scopes: tuple[str, ...]
+    acknowledged: int  #: its events come after this one
+    max_age_ns: int
+    max_events: int
+    retained: int  #: events that are kept for it beyond the job's retention
+    oldest_retained_ns: int | None
+    created_ns: int
+    last_ack_ns: int | None
+    expired_ns: int | None
+    expired_because: str
+
+    @property
+    def max_age(self) -> timedelta:
+        """Return how old the events that are kept for it may become."""
+        return length(self.max_age_ns)
+
+    @property
+    def oldest_retained(self) -> datetime | None:
+        """Return when the oldest of the events kept beyond retention happened."""
+        return moment_if_any(self.oldest_retained_ns)
+
+    @property
+    def created(self) -> datetime:
+        """Return when it was made."""
+        return moment(self.created_ns)
+
+    @property
+    def last_ack(self) -> datetime | None:
+        """Return when it last acknowledged something."""
+        return moment_if_any(self.last_ack_ns)
+
+    @property
+    def expired(self) -> datetime | None:
+        """Return when it expired; None: it stands."""
+        return moment_if_any(self.expired_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo(Shown):
+    """Which server answers."""
+
+    version: str
+    journal: str  #: ``"memory"``, ``"sqlite"``, …
+    leader: bool  #: False: a standby, which serves nothing else
+    limits: Mapping[str, int]
+    instance: str = ""  #: names this start of the server; empty: it is older than this field
+    features: tuple[str, ...] = ()  #: what it can do that earlier releases would get wrong instead of refusing it

@@ -8,9 +8,9 @@ they never change.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
+from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,20 +26,26 @@ U4: TypeAlias = NDArray[np.uint32]
 U8: TypeAlias = NDArray[np.uint64]
 I8: TypeAlias = NDArray[np.int64]
 
-
-class Ordering(IntEnum):
-    """Which substreams' ends wait for those of smaller end times."""
-
-    NONE = 1
-    SCOPE = 2
-    GLOBAL = 3
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-class Mode(IntEnum):
-    """When a producer's entries take effect: with the commit of their epoch, or on receipt."""
+def moment(ns: int) -> datetime:
+    """Return a time as a caller has it, in UTC and exact to the microsecond.
 
-    STAGED = 1
-    IMMEDIATE = 2
+    >>> moment(1_500_000_000).isoformat()
+    '1970-01-01T00:00:01.500000+00:00'
+    """
+    return _EPOCH + length(ns)
+
+
+def moment_if_any(ns: int | None) -> datetime | None:
+    """Return a time as a caller has it; None: there is none."""
+    return None if ns is None else moment(ns)
+
+
+def length(ns: int) -> timedelta:
+    """Return a duration as a caller has it, exact to the microsecond."""
+    return timedelta(microseconds=ns // 1000)
 
 
 class Numbered(StrEnum):
@@ -78,6 +84,21 @@ class Numbered(StrEnum):
 @cache
 def _by_number(kind: type[_N]) -> Mapping[int, _N]:
     return {member.number: member for member in kind}
+
+
+class Ordering(Numbered):
+    """Which substreams' ends wait for those of smaller end times."""
+
+    NONE = "none", 1
+    SCOPE = "scope", 2
+    GLOBAL = "global", 3
+
+
+class Mode(Numbered):
+    """When a producer's entries take effect: with the commit of their epoch, or on receipt."""
+
+    STAGED = "staged", 1
+    IMMEDIATE = "immediate", 2
 
 
 class Reason(Numbered):

@@ -39,6 +39,7 @@ from tracker.contract.commands import *  # noqa: F403
 from tracker.contract.events import *  # noqa: F403
 from tracker.contract.promises import *  # noqa: F403
 from tracker.contract.refusal import Refused
+from tracker.contract.spec import *  # noqa: F403
 from tracker.contract.status import JobStatus, SubstreamStatus
 from tracker.contract.values import *  # noqa: F403
 

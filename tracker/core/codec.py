@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tracker.contract.bounds import bounded
-from tracker.contract.commands import Spec
+from tracker.contract.spec import Spec
 from tracker.contract.values import DrainMode, DrainState, Mode, Ordering
 
 from .accounts import Accounts, Entries, Rows
@@ -190,7 +190,7 @@ def dump_spec(spec: Spec) -> list[Any]:
         spec.deployment,
         [[name, list(feeds)] for name, feeds in spec.segments],
         list(spec.fronts),
-        int(spec.ordering),
+        spec.ordering.number,
         spec.progress,
         spec.stall_after,
         spec.expire_after,
@@ -213,7 +213,7 @@ def load_spec(fields: list[Any]) -> Spec:
         deployment,
         tuple((name, tuple(feeds)) for name, feeds in segments),
         tuple(fronts),
-        Ordering(ordering),
+        Ordering.of(ordering),
         progress,
         *(each for each in rest if not isinstance(each, list | bool)),
     )
@@ -247,7 +247,7 @@ def dump_producer(job: Job, producer: Producer) -> Values:
     return {
         "name": producer.name,
         "number": producer.number,
-        "mode": int(producer.mode),
+        "mode": producer.mode.number,
         "run": producer.run,
         "last_run": producer.last_run,
         "seals": producer.seals,
@@ -262,7 +262,7 @@ def dump_producer(job: Job, producer: Producer) -> Values:
 
 def load_producer(job: Job, values: Values) -> Producer:
     rows_of = job.accounts.rows_of
-    producer = Producer(values["name"], values["number"], Mode(values["mode"]), values["heard_at"])
+    producer = Producer(values["name"], values["number"], Mode.of(values["mode"]), values["heard_at"])
     producer.run, producer.last_run = values["run"], values["last_run"]
     producer.seals, producer.settled = values["seals"], values["settled"]
     producer.past, producer.committed = Newest(values["past"]), values["committed"]

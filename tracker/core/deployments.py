@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracker.contract.commands import Spec
 from tracker.contract.refusal import Refusal, Refused
+from tracker.contract.spec import Spec
 from tracker.contract.values import Mode, Reason
 
 from . import draining, epochs, timers

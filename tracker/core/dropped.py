@@ -42,7 +42,7 @@ class Dropped:
 
     def note(self, event: Event) -> None:
         """Record that an event was dropped."""
-        self._note(*place(event.body), event.seq)
+        self._note(*place(event.kind), event.seq)
 
     def note_all(self, last: Mapping[Place, int]) -> None:
         """Record that events were dropped; the last one of each place counts."""

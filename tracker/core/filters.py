@@ -55,7 +55,7 @@ class EventFilter:
 
     def passes(self, event: Event) -> bool:
         """Return whether the reader asks for this event."""
-        return self.all or self.covers(*place(event.body))
+        return self.all or self.covers(*place(event.kind))
 
     def covers(self, segment: str | None, scope: str | None) -> bool:
         """Return whether the reader asks for events of this place."""

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tracker.contract.commands import Spec
 from tracker.contract.events import Body, Ended, Excess, FrontIdle
 from tracker.contract.promises import Promise
 from tracker.contract.refusal import Refusal, Refused
+from tracker.contract.spec import Spec
 from tracker.contract.values import Reason
 
 from . import opening

@@ -247,7 +247,7 @@ class EventLog:
         """Return when the first kept event from `seq` on happened (ns); None: there is none yet."""
         if seq < self._first:
             for event in self.retained.after(seq - 1):
-                return event.at
+                return event.at_ns
         place = self._passed + max(0, seq - self._first)
         return self._events[place][0] if place < len(self._events) else None
 

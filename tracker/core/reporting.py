@@ -38,7 +38,7 @@ def report(job: Job, report: Report) -> Reported:
         _accept(job, producer, report, resolved.segments, rows)
     if report.commit and outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
         epochs.commit_up_to(job, producer, report.epoch)
-    return Reported(outcome, job.log.last_seq, duplicates, ids, job.log.log_id)
+    return Reported(outcome, duplicates, job.log.last_seq, ids, job.log.log_id)
 
 
 def check_report(job: Job, report: Report) -> Resolved:

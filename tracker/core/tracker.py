@@ -20,6 +20,7 @@ from tracker.contract.commands import (
     Recovered,
     Tick,
 )
+from tracker.contract.spec import JobSpec
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainState
 
@@ -156,7 +157,10 @@ class Tracker(Questions):
             self._forget_empty(spec.job)
             draining.request(job, pending)
         draining.confirm(job)
-        return JobDefined(job.spec, created, job.log.last_seq, views.drain_status(job), job.log.log_id, job.incarnation)
+        log = job.log
+        return JobDefined(
+            created, log.last_seq, log.log_id, job.incarnation, views.drain_status(job), JobSpec.of(job.spec)
+        )
 
     def _delete(self, command: DeleteJob, job: Job) -> None:
         checking.check_delete(job, command)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract.bounds import DURATIONS
-from tracker.contract.commands import Commit, Report, Spec
+from tracker.contract.commands import Commit, Report
 from tracker.contract.promises import Close, Expect, Frontier, Promise
 from tracker.contract.refusal import Refusal, Refused
+from tracker.contract.spec import DURATIONS, Spec
 from tracker.contract.values import EVERY_SCOPE, NO_END_TIME
 
 from .accounts import Accounts, Rows

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracker.contract.events import Ended
 from tracker.contract.refusal import Refusal, Refused
+from tracker.contract.spec import JobSpec
 from tracker.contract.status import (
     Counts,
     DrainStatus,
@@ -16,6 +17,7 @@ from tracker.contract.status import (
     JobStatus,
     ProducerStatus,
     SegmentStatus,
+    StagedCount,
     StagedStatus,
     SubstreamStatus,
 )
@@ -79,7 +81,7 @@ def status(job: Job) -> JobStatus:
     """Return a summary of the job."""
     drain = drain_status(job)
     return JobStatus(
-        spec=job.spec,
+        spec=JobSpec.of(job.spec),
         first_seq=job.log.first_seq,
         last_seq=job.log.last_seq,
         open_substreams=job.accounts.open,
@@ -237,7 +239,7 @@ def _staged_of(job: Job, producer: Producer, number: int, epoch: Epoch, row: int
         number,
         producer.mode,
         epoch.sealed,
-        tuple((name, counts[name][0], counts[name][1]) for name in names if name in counts),
+        tuple(StagedCount(name, *counts[name]) for name in names if name in counts),
         tuple(sorted(closing)),
         tuple(sorted(expecting)),
     )
@@ -290,12 +292,12 @@ def _segments(job: Job, rows: Rows) -> Iterator[tuple[SegmentStatus, ...]]:
         for number, name in enumerate(job.graph.names):
             xor, sent, received, who = cells.get(place * count + number, _EMPTY)
             sender, receiver = names[who & 0xFFFFFFFF], names[who >> 32]
-            expected = (expectations.on(id_, number) or None) if expectations else None
-            over, drained = ended[place][number] or closed[place][number], by_drain[place][number]
+            by_front = expectations.on(id_, number) if expectations else {}
+            expected = sum(by_front.values()) if by_front else None
+            done, drained = ended[place][number], by_drain[place][number]
+            over = done or closed[place][number]
             segments.append(
-                SegmentStatus(
-                    name, ended[place][number], xor, sent, received, sender, receiver, expected, over, drained
-                )
+                SegmentStatus(name, done, xor, sent, received, sender, receiver, expected, by_front, over, drained)
             )
         yield tuple(segments)
 
@@ -313,8 +315,8 @@ def _substream_status(job: Job, row: int, segments: tuple[SegmentStatus, ...]) -
         waiting_for=tuple(waiting),
         segments=segments,
         late_reports=job.late_by_id.get(accounts.id_of(row), 0),
-        created=int(accounts.created[row]),
-        changed=int(accounts.changed[row]),
+        created_ns=int(accounts.created[row]),
+        changed_ns=int(accounts.changed[row]),
         held_by=tuple(name for name in job.producers if row in job.provisional.awaiting.get(name, ())),
         by_drain=any(segment.by_drain for segment in segments),
     )

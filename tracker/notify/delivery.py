@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tracker.client import Subscription, TrackerClient, TrackerError, TrackerUnavailable
-from tracker.contract.callers import Event
+from tracker.contract.events import Event
 
 from .deltaproperties import set_property
 from .describing import cloud_event, delta_property, event_id, marker_place

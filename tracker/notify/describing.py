@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 from urllib.parse import quote
 
-from tracker.contract.callers import Event
+from tracker.contract.events import Event
 
 from .rules import Rule
 

@@ -33,8 +33,7 @@ from urllib.parse import urlsplit
 import tomllib
 
 from tracker.client.accepted import AcceptedEnds
-from tracker.contract.callers import Event
-from tracker.contract.events import Body, Ended
+from tracker.contract.events import Body, Ended, Event
 
 KINDS: Final[dict[str, type[Body]]] = {kind.__name__: kind for kind in get_args(Body)}
 #: What texts in braces may name of every event; beside it, the fields that all kinds of the rule have.

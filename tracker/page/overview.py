@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import nsmallest
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from tracker.client.texts import time_text
@@ -31,19 +32,19 @@ def glance(status: JobStatus) -> Json:
         "finished_fronts": sum(front.finished for front in status.fronts),
         "idle_fronts": sum(front.idle and not front.finished for front in status.fronts),
         "producers": sum(not producer.closed for producer in status.producers),
-        "contact": millis(max((producer.last_heard for producer in status.producers), default=None)),
+        "contact": millis(max((producer.last_heard_ns for producer in status.producers), default=None)),
     }
 
 
 def overview(status: JobStatus) -> Json:
     """Return a job's numbers, segments, fronts, producers and drain."""
     spec = status.spec
-    segments = spec.segments[:_MOST_SEGMENTS]
-    place = {name: at for at, (name, _) in enumerate(segments)}
+    segments = dict(islice(spec.segments.items(), _MOST_SEGMENTS))
+    place = {name: at for at, name in enumerate(segments)}
     unread = set(status.unread_segments)
     return {
         **glance(status),
-        "ordering": spec.ordering.name.lower(),
+        "ordering": spec.ordering,
         "staged_substreams": status.staged_substreams,
         "incomplete": status.incomplete_substreams,
         "expected": status.expected,
@@ -56,7 +57,7 @@ def overview(status: JobStatus) -> Json:
                 "feeds": [place[fed] for fed in feeds if fed in place],
                 "unread": name in unread,
             }
-            for name, feeds in segments
+            for name, feeds in segments.items()
         ],
         "more_segments": len(spec.segments) - len(segments),
         "front_list": [
@@ -89,7 +90,7 @@ def _front(front: FrontStatus) -> Json:
         "frontier": time(front.frontiers.get(EVERY_SCOPE)),
         "scopes": len(scoped),
         "slowest": [[scope, time(at)] for at, scope in slowest],
-        "last_promise": millis(front.last_promise),
+        "last_promise": millis(front.last_promise_ns),
     }
 
 
@@ -98,13 +99,13 @@ def _producer(producer: ProducerStatus) -> Json:
     return {
         "name": producer.producer,
         "run": producer.run,
-        "mode": producer.mode.name.lower(),
+        "mode": producer.mode,
         "committed": None if producer.committed_epoch is None else str(producer.committed_epoch),
         "staged": len(staged),
         "staged_from": str(staged[0]) if staged else None,
         "staged_to": str(staged[-1]) if staged else None,
         "closed": producer.closed,
-        "contact": millis(producer.last_heard),
+        "contact": millis(producer.last_heard_ns),
     }
 
 

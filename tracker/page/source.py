@@ -8,9 +8,8 @@ from typing import Protocol, TypeVar
 
 from starlette.requests import HTTPConnection
 
-from tracker.contract import callers
 from tracker.contract.events import Event
-from tracker.contract.status import JobStatus
+from tracker.contract.status import Explained, JobStatus
 from tracker.contract.survey import Found, Survey, Wanted
 
 _T = TypeVar("_T")
@@ -64,7 +63,7 @@ class Source(Protocol):
         """Some open substreams. What one call looks at is bounded, so it may find none while others follow."""
         ...
 
-    async def explain(self, job: str, scope: str, name: str) -> tuple[callers.JobStatus, callers.Explained]:
+    async def explain(self, job: str, scope: str, name: str) -> tuple[JobStatus, Explained]:
         """Return a substream, and of its job's state what explains it."""
         ...
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from tracker.client.explaining import why_open
-from tracker.contract import callers
 from tracker.contract.events import (
     Advanced,
     Body,
@@ -22,6 +20,7 @@ from tracker.contract.events import (
     Late,
     Stalled,
 )
+from tracker.contract.status import Explained, JobStatus, SegmentStatus
 from tracker.contract.values import DrainMode, Reason
 
 from .overview import Json, millis, time
@@ -38,8 +37,8 @@ _DRAINS: Final[Mapping[type, str]] = {
 
 def event(one: Event) -> Json:
     """Return an event: its kind, its substream if it has one, and the rest in words."""
-    body = one.body
-    head: Json = {"seq": one.seq, "at": millis(one.at), "kind": type(body).__name__}
+    body = one.kind
+    head: Json = {"seq": one.seq, "at": millis(one.at_ns), "kind": type(body).__name__}
     match body:
         case Ended():
             lost = "" if body.reason is Reason.COMPLETE else f", {body.reason}: {body.in_flight} not received"
@@ -75,7 +74,7 @@ def _to_hand_over(body: Body) -> str:
     return ", to hand over" if hands_over else ""
 
 
-def explanation(job: callers.JobStatus, found: callers.Explained, scope: str, name: str) -> Json:
+def explanation(job: JobStatus, found: Explained, scope: str, name: str) -> Json:
     """Return why a substream is open: the sentences of `tracker explain`, and its account on each segment."""
     substream = found.substream
     reasons = list(why_open(job, found))
@@ -94,8 +93,8 @@ def explanation(job: callers.JobStatus, found: callers.Explained, scope: str, na
     return head | {
         "ended": all(each.ended for each in substream.segments),
         "end_time": time(substream.end_time),
-        "created": _millis(substream.created),
-        "changed": _millis(substream.changed),
+        "created": millis(substream.created_ns),
+        "changed": millis(substream.changed_ns),
         "late": substream.late_reports,
         "by_drain": [each.segment for each in substream.segments if each.by_drain][:_MOST_SEGMENTS],
         "segments": [_segment(each) for each in segments[:_MOST_SEGMENTS]],
@@ -103,11 +102,11 @@ def explanation(job: callers.JobStatus, found: callers.Explained, scope: str, na
     }
 
 
-def _balanced(segment: callers.SegmentStatus) -> bool:
+def _balanced(segment: SegmentStatus) -> bool:
     return segment.sent == segment.received and not segment.xor
 
 
-def _segment(segment: callers.SegmentStatus) -> dict[str, Any]:
+def _segment(segment: SegmentStatus) -> dict[str, Any]:
     return {
         "name": segment.segment,
         "state": "ended" if segment.ended else "closed" if segment.closed else "open",
@@ -118,7 +117,3 @@ def _segment(segment: callers.SegmentStatus) -> dict[str, Any]:
         "sender": segment.last_sender,
         "receiver": segment.last_receiver,
     }
-
-
-def _millis(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)

@@ -113,8 +113,8 @@ class Notices:
         if self._tracker.last_seq(job) in (None, after_seq):
             return
         for event in self._tracker.events(job, after_seq, limit=_STALLS)[0]:
-            if isinstance(event.body, Stalled):
-                stalled = event.body
+            if isinstance(event.kind, Stalled):
+                stalled = event.kind
                 self._log(
                     "a substream has stalled",
                     job=job,

@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 import tracker
-from tracker.contract import callers
 from tracker.contract.refusal import Refusal, Refused
-from tracker.contract.status import JobStatus
+from tracker.contract.status import Explained, JobStatus
 from tracker.contract.survey import Found, Wanted
 from tracker.contract.values import EVERY_SCOPE
 from tracker.core import Tracker
 from tracker.page.source import EventTail, Surveyed
-from tracker.wire import codec
 
 from .readiness import RECOVERING
 from .surveys import Surveys
@@ -81,8 +79,8 @@ class PageSource:
             lambda: self._state.search_cost(job) + 20 * limit,
         )
 
-    async def explain(self, job: str, scope: str, name: str) -> tuple[callers.JobStatus, callers.Explained]:
-        def look() -> tuple[callers.JobStatus, callers.Explained]:
+    async def explain(self, job: str, scope: str, name: str) -> tuple[JobStatus, Explained]:
+        def look() -> tuple[JobStatus, Explained]:
             explained = self._state.explained(job, scope, name)
             status = self._state.job_status(job)
             # What other scopes were promised explains nothing, and may be much.
@@ -92,10 +90,7 @@ class PageSource:
                 )
                 for front in status.fronts
             )
-            return (
-                codec.read_job_status(codec.write_job_status(replace(status, fronts=fronts))),
-                codec.read_explained(codec.write_explained(explained)),
-            )
+            return replace(status, fronts=fronts), explained
 
         def weight() -> int:
             counts = self._state.counts(job)

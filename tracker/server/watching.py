@@ -321,7 +321,7 @@ class Readers:
             job, lambda: self._tracker.events(job, awaited.seq, limit=_READ, log_id=awaited.log_id)
         )
         for event in events:
-            body = event.body
+            body = event.kind
             if isinstance(body, Ended):
                 for waiting in awaited.waiting.get((body.segment, body.scope, body.name), ()):
                     if not waiting.done():

@@ -15,18 +15,12 @@ from tracker.client import servers
 from tracker.client.client import TrackerClient
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
-from tracker.contract.callers import (
-    Explained,
-    JobDefined,
-    JobSpec,
-    JobStatus,
-    Mode,
-    Ordering,
-    ServerInfo,
-    SubstreamStatus,
-)
+from tracker.contract.answers import JobDefined
 from tracker.contract.events import Ended
-from tracker.contract.status import DrainStatus
+from tracker.contract.spec import JobSpec
+from tracker.contract.spec import ModeWord as Mode
+from tracker.contract.spec import OrderingWord as Ordering
+from tracker.contract.status import DrainStatus, Explained, JobStatus, ServerInfo, SubstreamStatus
 from tracker.sharded import cancelling, merged_status
 from tracker.sharded.fanout import at_once, first_decides
 from tracker.sharded.merged_events import Merge, Position, beginning

@@ -23,12 +23,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
-from tracker.contract.callers import Event
-from tracker.contract.events import Advanced, DrainCancelled, Drained, DrainRequested, Ended, Late
+from tracker.contract.events import Advanced, DrainCancelled, Drained, DrainRequested, Ended, Event, Late
 from tracker.contract.values import DrainMode, Reason
 
 _TOGETHER: Final = (DrainRequested, DrainCancelled, Drained)
@@ -209,7 +208,7 @@ class Merge:
         segment, (_, event) = next(iter(self._news.items()))
         del self._news[segment]
         self._said[segment] = self._advanced(segment)
-        return replace(event, kind=Advanced(segment, self._said[segment]))
+        return event._replace(kind=Advanced(segment, self._said[segment]))
 
     def _agree(self) -> Event | None:
         """Return a drain's event that every shard has announced, if there is one."""

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from itertools import chain
 from typing import Final, TypeVar
 
-from tracker.contract.callers import FrontStatus, JobDefined, JobStatus, ProducerStatus, Reported
-from tracker.contract.status import DrainStatus
+from tracker.contract.answers import JobDefined, Reported
+from tracker.contract.status import DrainStatus, FrontStatus, JobStatus, ProducerStatus
 from tracker.contract.values import DrainState, Outcome
 
 Named = TypeVar("Named", ProducerStatus, FrontStatus)
@@ -120,20 +120,20 @@ def _producer(shards: Sequence[ProducerStatus]) -> ProducerStatus:
         committed_epoch=min(committed) if len(committed) == len(shards) else None,
         staged_epochs=tuple(sorted({epoch for shard in shards for epoch in shard.staged_epochs})),
         closed=all(shard.closed for shard in shards),
-        last_heard=max(shard.last_heard for shard in shards),
+        last_heard_ns=max(shard.last_heard_ns for shard in shards),
     )
 
 
 def _front(shards: Sequence[FrontStatus]) -> FrontStatus:
     scopes = set.intersection(*(set(shard.frontiers) for shard in shards))
-    promises = [shard.last_promise for shard in shards if shard.last_promise is not None]
+    promises = [shard.last_promise_ns for shard in shards if shard.last_promise_ns is not None]
     return FrontStatus(
         front=shards[0].front,
         finished=all(shard.finished for shard in shards),
         idle=all(shard.idle for shard in shards),
         frontiers={scope: min(shard.frontiers[scope] for shard in shards) for scope in sorted(scopes)},
         producer=next((shard.producer for shard in shards if shard.producer), ""),
-        last_promise=max(promises, default=None),
+        last_promise_ns=max(promises, default=None),
         segments=shards[0].segments,
         more_frontiers=max(shard.more_frontiers for shard in shards),
     )

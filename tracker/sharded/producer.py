@@ -9,8 +9,9 @@ from types import TracebackType
 from tracker.client.errors import EpochCommittedError, TrackerError
 from tracker.client.producer import Producer
 from tracker.client.report import Report
+from tracker.contract.answers import Reported
 from tracker.contract.bounds import checked_epoch
-from tracker.contract.callers import Contents, Reported
+from tracker.contract.commands import Contents
 from tracker.contract.promises import CommitPromise, Expected
 from tracker.sharded import merged_status
 from tracker.sharded.fanout import at_once, first_decides

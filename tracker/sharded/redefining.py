@@ -7,8 +7,9 @@ from typing import Final
 
 from tracker.client.client import TrackerClient
 from tracker.client.errors import TrackerError
-from tracker.contract.callers import JobSpec, JobStatus
 from tracker.contract.refusal import Refusal
+from tracker.contract.spec import JobSpec
+from tracker.contract.status import JobStatus
 from tracker.contract.values import DrainState
 
 UNDER_WAY: Final = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT})  #: of drains that may still be confirmed

@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract.callers import Contents, Ordering
+from tracker.contract.commands import Contents
 from tracker.contract.promises import Close, Expect, Promise
+from tracker.contract.spec import OrderingWord as Ordering
 
 _SHARD: Final = re.compile(r"(?P<job>.+)\.\d+of\d+-(none|scope|global)-[0-9a-f]{8}")
 

@@ -11,7 +11,8 @@ from typing import Final, TypeAlias
 
 from tracker.client.errors import TrackerError, TrackerUnavailable
 from tracker.client.watch import Watch
-from tracker.contract.callers import Event, JobSpec
+from tracker.contract.events import Event
+from tracker.contract.spec import JobSpec
 from tracker.sharded.merged_events import Merge, Position
 
 _AHEAD: Final = 1000  #: the most events that are read ahead

@@ -7,8 +7,7 @@ from typing import Final, get_args
 from tracker.cli.forms import Form
 from tracker.cli.output import print_json, print_line
 from tracker.client.texts import text, time_text
-from tracker.contract.callers import Event
-from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Excess, FrontIdle, Late, Stalled
+from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, FrontIdle, Late, Stalled
 from tracker.contract.events import Body as Kind
 from tracker.contract.values import DrainMode, Reason
 

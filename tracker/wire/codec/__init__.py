@@ -5,9 +5,7 @@ how a job and its producers stand), `drains`, `status` (how substreams and subsc
 and `reports`. `commands` reads requests as the core's commands; clients write theirs where they make the call.
 `requests`, `times` and `fields` have what all of them need.
 
-A server works with the core's values and a caller with its own (`tracker.contract.callers` gives the reasons). So
-``write_job_status`` takes what the core gives, and ``read_job_status`` gives what a caller gets. Nothing here decides
-anything: whether a command is valid in the job's state is the core's decision.
+Nothing here decides anything: whether a command is valid in the job's state is the core's decision.
 """
 
 from .commands import Method, read_command

@@ -6,7 +6,6 @@ the parts of another.
 
 from __future__ import annotations
 
-from tracker.contract import callers
 from tracker.contract.events import (
     Advanced,
     Body,
@@ -30,9 +29,9 @@ from .times import NS, read_time
 
 
 def write_event(event: Event) -> wire.Event:
-    """Return an event of the core's log."""
+    """Return an event."""
     message = _head(event)
-    match event.body:
+    match event.kind:
         case Ended() as body:
             _fill_ended(message.ended, body)
         case Late(segment, scope, name, producer, sent, received):
@@ -67,8 +66,8 @@ def write_bookmark(event: Event) -> wire.Event:
 
 def _head(event: Event) -> wire.Event:
     message = wire.Event(seq=event.seq, deployment=event.deployment)
-    message.at.seconds = event.at // NS
-    message.at.nanos = event.at % NS
+    message.at.seconds = event.at_ns // NS
+    message.at.nanos = event.at_ns % NS
     return message
 
 
@@ -102,10 +101,10 @@ def _fill_stalled(message: wire.Stalled, body: Stalled) -> None:
     message.sent = body.sent
 
 
-def read_event(message: wire.Event) -> callers.Event | None:
+def read_event(message: wire.Event) -> Event | None:
     """Return the event; None for a bookmark, and for a kind that this client is too old to know."""
     body = _read_body(message)
-    return None if body is None else callers.Event(message.seq, read_time(message.at), message.deployment, body)
+    return None if body is None else Event(message.seq, read_time(message.at), message.deployment, body)
 
 
 def read_ended(message: wire.Ended) -> Ended:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from tracker.contract.refusal import Refusal, Refused
+from tracker.contract.values import Numbered
 
-_E = TypeVar("_E", bound=IntEnum)
+_E = TypeVar("_E", bound=Numbered)
 
 _LARGEST = 2**64 - 1
 
@@ -26,13 +26,13 @@ def enumeration(kind: type[_E], value: int, field: str) -> _E:
         Refused: ``MALFORMED``: the enumeration has no such value.
     """
     try:
-        return kind(value or 1)
+        return kind.of(value or 1)
     except ValueError:
         raise Refused(Refusal.MALFORMED, f"{field}={value} is not a known value; use one of {_named(kind)}") from None
 
 
-def _named(kind: type[IntEnum]) -> str:
-    return ", ".join(f"{member.value} ({member.name})" for member in kind)
+def _named(kind: type[Numbered]) -> str:
+    return ", ".join(f"{member.number} ({member.name})" for member in kind)
 
 
 def count(number: int) -> int:

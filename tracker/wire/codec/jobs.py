@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import cast
 
-from tracker.contract import answers, callers, commands, status
-from tracker.contract.values import Mode, Ordering
+from tracker.contract.answers import JobDefined, Opened
+from tracker.contract.spec import JobSpec, ModeWord, OrderingWord, Spec
+from tracker.contract.status import FrontStatus, JobStatus, ProducerStatus
+from tracker.contract.values import Mode, Numbered, Ordering
 from tracker.wire.gen import tracker_pb2 as wire
 
 from .drains import read_drain_status, write_drain_status
@@ -16,33 +18,21 @@ from .times import (
     read_length_if_any,
     read_time,
     read_time_if_any,
-    write_duration,
     write_length,
     write_time,
     write_time_if_any,
 )
 
-#: The words that callers have for them.
-_ORDERINGS: Final[dict[callers.Ordering, Ordering]] = {
-    "none": Ordering.NONE,
-    "scope": Ordering.SCOPE,
-    "global": Ordering.GLOBAL,
-}
-_MODES: Final[dict[callers.Mode, Mode]] = {"staged": Mode.STAGED, "immediate": Mode.IMMEDIATE}
-_ORDERING_NAMES: Final[dict[int, callers.Ordering]] = {number: name for name, number in _ORDERINGS.items()}
-MODE_NAMES: Final[dict[int, callers.Mode]] = {number: name for name, number in _MODES.items()}
-
-
 # ---------------------------------------------------------------- specifications
 
 
-def read_spec(spec: wire.JobSpec) -> commands.Spec:
+def read_spec(spec: wire.JobSpec) -> Spec:
     """Return a specification for the core.
 
     Raises:
         Refused: ``MALFORMED``: its ordering or a length of time is none.
     """
-    return commands.Spec(
+    return Spec(
         job=spec.job,
         deployment=spec.deployment,
         segments=tuple((segment.name, tuple(segment.feeds)) for segment in spec.segments),
@@ -60,37 +50,12 @@ def read_spec(spec: wire.JobSpec) -> commands.Spec:
     )
 
 
-def write_spec(spec: commands.Spec) -> wire.JobSpec:
-    """Return a specification of the core."""
-    return wire.JobSpec(
-        job=spec.job,
-        deployment=spec.deployment,
-        segments=[
-            wire.Segment(name=name, feeds=feeds, state=name in spec.state_segments) for name, feeds in spec.segments
-        ],
-        fronts=spec.fronts,
-        front_segments=[wire.FrontSegments(front=front, segments=feeds) for front, feeds in spec.front_segments],
-        ordering=wire.Ordering.ValueType(spec.ordering),
-        stall_after=write_duration(spec.stall_after),
-        expire_after=write_duration(spec.expire_after),
-        idle_after=write_duration(spec.idle_after),
-        retention=write_duration(spec.retention),
-        remember=write_duration(spec.remember),
-        progress=spec.progress,
-        committed_ends=spec.committed_ends,
-    )
-
-
-def write_job_spec(spec: callers.JobSpec) -> wire.JobSpec:
-    """Return a specification of a caller.
+def write_job_spec(spec: JobSpec) -> wire.JobSpec:
+    """Return a specification.
 
     Raises:
         ValueError: an ordering that does not exist, or a segment of state that is none of the job's.
     """
-    if spec.ordering not in _ORDERINGS:
-        raise ValueError(
-            f"ordering={spec.ordering!r} is not a known value; use one of {', '.join(map(repr, _ORDERINGS))}"
-        )
     for name in names_of(spec.state_segments):
         if name not in spec.segments:
             raise ValueError(f"state_segments names {name!r}, which is not one of the job's segments")
@@ -103,7 +68,7 @@ def write_job_spec(spec: callers.JobSpec) -> wire.JobSpec:
         ],
         fronts=names_of(list(spec.fronts) if isinstance(spec.fronts, Mapping) else spec.fronts),
         front_segments=_front_segments(spec.fronts),
-        ordering=wire.Ordering.ValueType(_ORDERINGS[spec.ordering]),
+        ordering=wire.Ordering.ValueType(_number(Ordering, spec.ordering, "ordering")),
         progress=spec.progress,
         stall_after=write_length(spec.stall_after),
         expire_after=write_length(spec.expire_after),
@@ -140,15 +105,15 @@ def names_of(column: Sequence[str]) -> Sequence[str]:
     return column
 
 
-def read_job_spec(message: wire.JobSpec) -> callers.JobSpec:
+def read_job_spec(message: wire.JobSpec) -> JobSpec:
     """Return a specification for a caller."""
-    return callers.JobSpec(
+    return JobSpec(
         job=message.job,
         deployment=message.deployment,
         segments={segment.name: tuple(segment.feeds) for segment in message.segments},
         fronts=_fronts(message),
         state_segments=tuple(segment.name for segment in message.segments if segment.state),
-        ordering=_ORDERING_NAMES.get(message.ordering, "none"),
+        ordering=cast("OrderingWord", Ordering.by_number().get(message.ordering, Ordering.NONE).value),
         progress=message.progress,
         stall_after=read_length_if_any(message, "stall_after"),
         expire_after=read_length_if_any(message, "expire_after"),
@@ -162,9 +127,9 @@ def read_job_spec(message: wire.JobSpec) -> callers.JobSpec:
 # ---------------------------------------------------------------- what defining one answers
 
 
-def write_job_defined(answer: answers.JobDefined) -> wire.DefineJobResponse:
+def write_job_defined(answer: JobDefined) -> wire.DefineJobResponse:
     return wire.DefineJobResponse(
-        spec=write_spec(answer.spec),
+        spec=write_job_spec(answer.spec),
         created=answer.created,
         last_seq=answer.last_seq,
         drain=write_drain_status(answer.drain),
@@ -173,8 +138,8 @@ def write_job_defined(answer: answers.JobDefined) -> wire.DefineJobResponse:
     )
 
 
-def read_job_defined(message: wire.DefineJobResponse) -> callers.JobDefined:
-    return callers.JobDefined(
+def read_job_defined(message: wire.DefineJobResponse) -> JobDefined:
+    return JobDefined(
         created=message.created,
         last_seq=message.last_seq,
         log_id=message.log_id,
@@ -187,9 +152,9 @@ def read_job_defined(message: wire.DefineJobResponse) -> callers.JobDefined:
 # ---------------------------------------------------------------- how a job stands
 
 
-def write_job_status(job: status.JobStatus) -> wire.JobStatus:
+def write_job_status(job: JobStatus) -> wire.JobStatus:
     return wire.JobStatus(
-        spec=write_spec(job.spec),
+        spec=write_job_spec(job.spec),
         first_seq=job.first_seq,
         last_seq=job.last_seq,
         open_substreams=job.open_substreams,
@@ -214,33 +179,33 @@ def write_job_status(job: status.JobStatus) -> wire.JobStatus:
     )
 
 
-def _write_producer(producer: status.ProducerStatus) -> wire.ProducerStatus:
+def _write_producer(producer: ProducerStatus) -> wire.ProducerStatus:
     return wire.ProducerStatus(
         producer=producer.producer,
         run=producer.run,
-        mode=wire.Mode.ValueType(producer.mode),
+        mode=wire.Mode.ValueType(producer.mode.number),
         committed_epoch=producer.committed_epoch,
         staged_epochs=producer.staged_epochs,
         closed=producer.closed,
-        last_heard=write_time(producer.last_heard),
+        last_heard=write_time(producer.last_heard_ns),
     )
 
 
-def _write_front(front: status.FrontStatus) -> wire.FrontStatus:
+def _write_front(front: FrontStatus) -> wire.FrontStatus:
     return wire.FrontStatus(
         front=front.front,
         finished=front.finished,
         idle=front.idle,
         frontiers=front.frontiers,
         producer=front.producer,
-        last_promise=write_time_if_any(front.last_promise),
+        last_promise=write_time_if_any(front.last_promise_ns),
         segments=front.segments,
         more_frontiers=front.more_frontiers,
     )
 
 
-def read_job_status(message: wire.JobStatus) -> callers.JobStatus:
-    return callers.JobStatus(
+def read_job_status(message: wire.JobStatus) -> JobStatus:
+    return JobStatus(
         spec=read_job_spec(message.spec),
         first_seq=message.first_seq,
         last_seq=message.last_seq,
@@ -266,26 +231,26 @@ def read_job_status(message: wire.JobStatus) -> callers.JobStatus:
     )
 
 
-def _read_producer(message: wire.ProducerStatus) -> callers.ProducerStatus:
-    return callers.ProducerStatus(
+def _read_producer(message: wire.ProducerStatus) -> ProducerStatus:
+    return ProducerStatus(
         producer=message.producer,
         run=message.run,
-        mode=MODE_NAMES.get(message.mode, "staged"),
+        mode=read_mode(message.mode),
         committed_epoch=optional(message, "committed_epoch"),
         staged_epochs=tuple(message.staged_epochs),
         closed=message.closed,
-        last_heard=read_time(message.last_heard),
+        last_heard_ns=read_time(message.last_heard),
     )
 
 
-def _read_front(message: wire.FrontStatus) -> callers.FrontStatus:
-    return callers.FrontStatus(
+def _read_front(message: wire.FrontStatus) -> FrontStatus:
+    return FrontStatus(
         front=message.front,
         finished=message.finished,
         idle=message.idle,
         frontiers=dict(message.frontiers),
         producer=message.producer,
-        last_promise=read_time_if_any(message, "last_promise"),
+        last_promise_ns=read_time_if_any(message, "last_promise"),
         segments=tuple(message.segments),
         more_frontiers=message.more_frontiers,
     )
@@ -294,16 +259,26 @@ def _read_front(message: wire.FrontStatus) -> callers.FrontStatus:
 # ---------------------------------------------------------------- producers
 
 
-def write_mode(mode: callers.Mode) -> wire.Mode.ValueType:
+def write_mode(mode: ModeWord) -> wire.Mode.ValueType:
     """Return a mode of a caller.
 
     Raises:
         ValueError: a mode that does not exist.
     """
-    if mode not in _MODES:
-        raise ValueError(f"mode={mode!r} is not a known value; use one of {', '.join(map(repr, _MODES))}")
-    return wire.Mode.ValueType(_MODES[mode])
+    return wire.Mode.ValueType(_number(Mode, mode, "mode"))
 
 
-def write_opened(answer: answers.Opened) -> wire.OpenProducerResponse:
+def read_mode(number: int) -> Mode:
+    """Return a mode; a server that gives none knows only of STAGED."""
+    return Mode.by_number().get(number, Mode.STAGED)
+
+
+def _number(kind: type[Numbered], word: str, field: str) -> int:
+    for member in kind:
+        if member == word:
+            return member.number
+    raise ValueError(f"{field}={word!r} is not a known value; use one of {', '.join(repr(str(each)) for each in kind)}")
+
+
+def write_opened(answer: Opened) -> wire.OpenProducerResponse:
     return wire.OpenProducerResponse(committed_epoch=answer.committed_epoch)

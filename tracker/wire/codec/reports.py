@@ -11,8 +11,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract import answers, commands
-from tracker.contract.callers import Contents, Reported
+from tracker.contract import commands
+from tracker.contract.answers import Reported
+from tracker.contract.commands import Contents
 from tracker.contract.promises import Promise
 from tracker.contract.values import NO_END_TIME, Outcome
 from tracker.wire.columns import pack_i8, pack_u4, pack_u8, unpack_i8, unpack_u4, unpack_u8
@@ -132,7 +133,7 @@ def _all_promises(parts: Sequence[wire.ReportRequest]) -> tuple[Promise, ...]:
     return tuple(promises)
 
 
-def write_reported(answer: answers.Reported) -> columns_pb2.ReportResponse:
+def write_reported(answer: Reported) -> columns_pb2.ReportResponse:
     response = columns_pb2.ReportResponse(
         outcome=wire.ReportResponse.Outcome.ValueType(answer.outcome.number),
         duplicate_units=answer.duplicate_units,

@@ -1,11 +1,11 @@
-"""Moments and lengths of time on the wire.
+"""Times and lengths of time on the wire.
 
-The core's are nanoseconds, a caller's are `datetime` (in UTC) and `timedelta`, which are exact to the microsecond.
+The contract's are nanoseconds; what a caller asks for with a length of time is a `timedelta`.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -16,36 +16,34 @@ from tracker.contract.refusal import Refusal, Refused
 
 NS: Final = 1_000_000_000
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
 
 def write_time(ns: int) -> Timestamp:
-    """Return a moment of the core."""
+    """Return a time."""
     return Timestamp(seconds=ns // NS, nanos=ns % NS)
 
 
 def write_time_if_any(ns: int | None) -> Timestamp | None:
-    """Return the same for one that need not be."""
+    """Return a time; None: there is none."""
     return None if ns is None else write_time(ns)
 
 
-def read_time(message: Timestamp) -> datetime:
-    """Return a moment for a caller."""
-    return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
+def read_time(message: Timestamp | Duration) -> int:
+    """Return a time, or a length of time that a server gives, in nanoseconds."""
+    return message.seconds * NS + message.nanos
 
 
-def read_time_if_any(message: Message, field: str) -> datetime | None:
-    """Return the moment in a field, if it is set."""
+def read_time_if_any(message: Message, field: str) -> int | None:
+    """Return the time in a field, if it is set."""
     return read_time(getattr(message, field)) if message.HasField(field) else None
 
 
-def write_duration(ns: int | None) -> Duration | None:
-    """Return a length of time of the core."""
-    return None if ns is None else Duration(seconds=ns // NS, nanos=ns % NS)
+def write_duration(ns: int) -> Duration:
+    """Return a length of time in nanoseconds."""
+    return Duration(seconds=ns // NS, nanos=ns % NS)
 
 
 def read_duration(message: Message, field: str) -> int | None:
-    """Return the length of time in a field for the core, if it is set.
+    """Return the length of time in a field of a request, if it is set.
 
     Raises:
         Refused: ``MALFORMED``: it is negative, or no normal duration.
@@ -57,11 +55,11 @@ def read_duration(message: Message, field: str) -> int | None:
         raise Refused(
             Refusal.MALFORMED, f"{field} is {value.seconds} s and {value.nanos} ns; a duration must not be negative"
         )
-    return value.seconds * NS + value.nanos
+    return read_time(value)
 
 
 def write_length(length: timedelta | None) -> Duration | None:
-    """Return a length of time of a caller."""
+    """Return a length of time of a caller; None: there is none."""
     if length is None:
         return None
     message = Duration()
@@ -69,11 +67,7 @@ def write_length(length: timedelta | None) -> Duration | None:
     return message
 
 
-def read_length(message: Duration) -> timedelta:
-    """Return a length of time for a caller."""
-    return timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
-
-
 def read_length_if_any(message: Message, field: str) -> timedelta | None:
     """Return the length of time in a field for a caller, if it is set."""
-    return read_length(getattr(message, field)) if message.HasField(field) else None
+    value: Duration = getattr(message, field)
+    return timedelta(seconds=value.seconds, microseconds=value.nanos // 1000) if message.HasField(field) else None

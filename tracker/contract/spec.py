@@ -1,0 +1,126 @@
+"""A job's specification: as a command and the journal have it, and as a caller writes and reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeAlias, cast
+
+from .notebooks import Shown
+from .values import Mode, Ordering, length
+
+OrderingWord: TypeAlias = Literal["none", "scope", "global"]
+ModeWord: TypeAlias = Mode | Literal["staged", "immediate"]
+
+DURATIONS = ("stall_after", "expire_after", "idle_after", "retention", "remember")  #: of a spec
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a job is, as it came over the wire: names may be missing or come twice, and durations are exact."""
+
+    job: str
+    deployment: str
+    segments: tuple[tuple[str, tuple[str, ...]], ...]  #: (name, the segments it feeds)
+    fronts: tuple[str, ...] = ()
+    ordering: Ordering = Ordering.NONE
+    progress: bool = False
+    stall_after: int | None = None  #: ns; None: never
+    expire_after: int | None = None
+    idle_after: int | None = None
+    retention: int | None = None  #: None: the server's default
+    remember: int | None = None  #: None: as long as there is the job
+    front_segments: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: (front, those it feeds); others feed every segment
+    state_segments: tuple[str, ...] = ()  #: those that stand for state, which a hand-over leaves as it is
+    committed_ends: bool = False  #: only what is committed brings an end: no producer is IMMEDIATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec(Shown):
+    """A job: its graph of segments, its fronts, its rules.
+
+    Args:
+        job: its name, of ``[A-Za-z0-9._-]``, 1 to 128 characters.
+        deployment: which deployment of the job this is, 1 to 128 characters.
+        segments: for each segment those that its elements travel on next; cycles are allowed.
+        fronts: the sources that promise what they will not send any more. Without any, substreams are closed one by
+            one by whoever is their only source. As a mapping: for each source the segments that it feeds; none: all,
+            as for those that are only named. A segment waits for the sources that feed it or a segment upstream.
+        ordering: which ends wait for those of smaller end times: none, those in the same scope, or all.
+        progress: announce `Advanced`, how far each segment has come.
+        stall_after: a closed substream that has not balanced nor changed for so long is announced as `Stalled`;
+            None: never.
+        expire_after: and is given up after so long; None: never.
+        idle_after: a front that was silent for so long is not waited for; None: never.
+        retention: how long ended substreams and events are kept; None: as long as the server likes.
+        remember: how long the name of an ended substream is remembered, from its end on, so that what comes of it later
+            is late and begins no second life; None: as long as there is the job.
+        state_segments: the segments that stand for state which emits later, such as the buffer of a window: a hand-over
+            leaves what they hold to the next deployment.
+        committed_ends: ends come only of what is committed, so nothing that follows can contradict one: producers with
+            the mode ``"immediate"`` are refused. False: each producer chooses.
+
+    >>> JobSpec(job="flights", deployment="d1", segments={"raw": ["clean"], "clean": []}, fronts=["schedule"]).ordering
+    'none'
+    """
+
+    job: str
+    deployment: str
+    segments: Mapping[str, Sequence[str]]
+    fronts: Sequence[str] | Mapping[str, Sequence[str]] = ()
+    ordering: OrderingWord = "none"
+    progress: bool = False
+    stall_after: timedelta | None = None
+    expire_after: timedelta | None = None
+    idle_after: timedelta | None = None
+    retention: timedelta | None = None
+    remember: timedelta | None = None
+    state_segments: Sequence[str] = ()
+    committed_ends: bool = False
+
+    def __post_init__(self) -> None:
+        check_graph(self.segments, self.fronts)
+        for name in DURATIONS:
+            if not isinstance(value := getattr(self, name), timedelta | None):
+                raise TypeError(f"{name}={value!r} is no length of time; give timedelta(seconds={value!r}), or None")
+
+    @classmethod
+    def of(cls, spec: Spec) -> JobSpec:
+        """Return a spec that the tracker has accepted as callers read it."""
+        fed = dict(spec.front_segments)
+        durations = {name: getattr(spec, name) for name in DURATIONS}
+        return cls(
+            job=spec.job,
+            deployment=spec.deployment,
+            segments=dict(spec.segments),
+            fronts={front: fed.get(front, ()) for front in spec.fronts} if fed else spec.fronts,
+            ordering=cast("OrderingWord", spec.ordering.value),
+            progress=spec.progress,
+            state_segments=spec.state_segments,
+            committed_ends=spec.committed_ends,
+            **{name: None if ns is None else length(ns) for name, ns in durations.items()},
+        )
+
+
+def check_graph(segments: object, fronts: object) -> None:
+    """Refuse a graph of another shape than a job's.
+
+    Raises:
+        TypeError: with the form that is right.
+    """
+    if not isinstance(segments, Mapping) or any(map(_is_no_list, segments.values())):
+        raise TypeError(
+            f"segments={segments!r}: give a mapping from each segment to the list of those that it feeds, such as "
+            "{'raw': ['clean'], 'clean': []}"
+        )
+    if any(map(_is_no_list, fronts.values())) if isinstance(fronts, Mapping) else _is_no_list(fronts):
+        raise TypeError(
+            f"fronts={fronts!r}: give a list of fronts, such as ['orders'], or a mapping from each front to the list "
+            "of segments that it feeds, such as {'orders': ['raw']}"
+        )
+
+
+def _is_no_list(value: object) -> bool:
+    """Return whether a value is no collection of texts; one text is none, though Python iterates over its letters."""
+    return isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(each, str) for each in value)
