@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -29,11 +29,11 @@ from tracker.client import (
     Reason,
 )
 from tracker.contract.answers import JobDefined
-from tracker.contract.status import JobStatus
+from tracker.contract.merging import merged
+from tracker.contract.status import DrainStatus, FrontStatus, JobStatus, ProducerStatus
 from tracker.contract.values import DrainMode
 from tracker.core import Tracker
 from tracker.sharded.merged_events import Merge, beginning
-from tracker.sharded.merged_status import job_defined, job_status
 
 SEGMENTS = ["up", "down"]
 AT = 1_767_225_600_000_000_000
@@ -59,16 +59,24 @@ def filled(kind: Any, number: int) -> Any:
     return {bool: True, int: number, str: f"text {number}", timedelta: timedelta(number)}[kind]
 
 
-@pytest.mark.parametrize(("merge", "kind"), [(job_status, JobStatus), (job_defined, JobDefined)])
-def test_a_job_of_one_shard_is_described_as_the_shard_is(merge: Any, kind: Any) -> None:
-    """In all fields, those that are added later, too."""
+@pytest.mark.parametrize("kind", [JobStatus, JobDefined, DrainStatus, ProducerStatus, FrontStatus])
+def test_every_field_of_a_shard_has_a_rule(kind: Any) -> None:
     shard = filled(kind, 2)
-    assert merge(shard.spec.job, [shard]) == shard
+    assert merged([shard]) == shard
+
+
+def test_a_field_without_a_rule_is_refused() -> None:
+    @dataclass
+    class Forgetful:
+        added: int
+
+    with pytest.raises(KeyError, match="merge"):
+        merged([Forgetful(1), Forgetful(2)])
 
 
 def test_counts_of_shards_are_added() -> None:
-    merged = job_status("job", [filled(JobStatus, 2), filled(JobStatus, 40)])
-    assert (merged.staged_entries, merged.cells, merged.incarnation) == (2 * 14 + 2 + 40, 2 * 16 + 2 + 40, 51)
+    whole = merged([filled(JobStatus, 2), filled(JobStatus, 40)])
+    assert (whole.staged_entries, whole.cells, whole.incarnation) == (2 * 14 + 2 + 40, 2 * 16 + 2 + 40, 51)
 
 
 def log(random: random.Random, shard: int, deployments: int) -> list[Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from .merging import ALL, FIRST, JOINED, MAX, SUM, WHOLE
 from .notebooks import Shown
 from .spec import JobSpec
 from .status import DrainStatus
@@ -15,12 +16,14 @@ from .values import U8, Outcome
 class JobDefined(Shown):
     """The answer to `define_job`."""
 
-    created: bool  #: the job is new; also False when a first answer was lost and the call was repeated
-    last_seq: int
-    log_id: str
-    incarnation: int  #: how often the job has started afresh; records carry it from one query to the next
-    drain: DrainStatus
-    spec: JobSpec
+    #: the job is new; also False when a first answer was lost and the call was repeated
+    created: bool = field(metadata=ALL)
+    last_seq: int = field(metadata=SUM)
+    log_id: str = field(metadata=JOINED)
+    #: how often the job has started afresh; records carry it from one query to the next
+    incarnation: int = field(metadata=MAX)
+    drain: DrainStatus = field(metadata=WHOLE)
+    spec: JobSpec = field(metadata=FIRST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,22 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from .merging import (
+    ALL,
+    BY_NAME,
+    COMMON,
+    FIRST,
+    FIRST_NAMED,
+    JOINED,
+    LATEST,
+    LEAST_BY_KEY,
+    LEAST_OF_ALL,
+    MAX,
+    SLOWEST,
+    SUM,
+    UNION,
+    WHOLE,
+)
 from .notebooks import Shown
 from .spec import JobSpec
 from .values import DrainMode, DrainState, Mode, length, moment, moment_if_any
@@ -20,32 +36,32 @@ from .values import DrainMode, DrainState, Mode, length, moment, moment_if_any
 class DrainStatus(Shown):
     """A drain, and what it still waits for."""
 
-    state: DrainState
-    drain_id: str
-    deployment: str
-    unfinished_fronts: tuple[str, ...] = ()
-    open_substreams: int = 0
-    in_flight: int = 0
-    uncommitted_producers: tuple[
-        str, ...
-    ] = ()  #: with staged epochs; in a hand-over, also with revoked ones that are to come again
-    open_producers: tuple[str, ...] = ()  #: whose runs have not closed
-    mode: DrainMode | None = None  #: what becomes of what is open; None: nobody has asked for a drain
+    state: DrainState = field(metadata=SLOWEST)
+    drain_id: str = field(metadata=FIRST)
+    deployment: str = field(metadata=FIRST)
+    unfinished_fronts: tuple[str, ...] = field(default=(), metadata=UNION)
+    open_substreams: int = field(default=0, metadata=SUM)
+    in_flight: int = field(default=0, metadata=SUM)
+    #: with staged epochs; in a hand-over, also with revoked ones that are to come again
+    uncommitted_producers: tuple[str, ...] = field(default=(), metadata=UNION)
+    open_producers: tuple[str, ...] = field(default=(), metadata=UNION)  #: whose runs have not closed
+    #: what becomes of what is open; None: nobody has asked for a drain
+    mode: DrainMode | None = field(default=None, metadata=FIRST)
     #: in a hand-over under way: those, but for state, on which an open substream does not balance
-    unbalanced_segments: tuple[str, ...] = ()
+    unbalanced_segments: tuple[str, ...] = field(default=(), metadata=UNION)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProducerStatus(Shown):
     """A producer of a job."""
 
-    producer: str
-    run: str
-    mode: Mode
-    committed_epoch: int | None
-    staged_epochs: tuple[int, ...]
-    closed: bool
-    last_heard_ns: int
+    producer: str = field(metadata=FIRST)
+    run: str = field(metadata=FIRST)
+    mode: Mode = field(metadata=FIRST)
+    committed_epoch: int | None = field(metadata=LEAST_OF_ALL)
+    staged_epochs: tuple[int, ...] = field(metadata=UNION)
+    closed: bool = field(metadata=ALL)
+    last_heard_ns: int = field(metadata=MAX)
 
     @property
     def last_heard(self) -> datetime:
@@ -57,14 +73,15 @@ class ProducerStatus(Shown):
 class FrontStatus(Shown):
     """A front of a job."""
 
-    front: str
-    finished: bool
-    idle: bool
-    frontiers: Mapping[str, int]  #: by scope; ``"*"`` is the frontier for every scope
-    producer: str  #: its owner; empty: nobody has promised for it yet
-    last_promise_ns: int | None
-    segments: tuple[str, ...] = ()  #: that it feeds; empty: all of them
-    more_frontiers: int = 0  #: scopes that an answer had no room for; they are at least as far as those in `frontiers`
+    front: str = field(metadata=FIRST)
+    finished: bool = field(metadata=ALL)
+    idle: bool = field(metadata=ALL)
+    frontiers: Mapping[str, int] = field(metadata=LEAST_BY_KEY)  #: by scope; ``"*"`` is the frontier for every scope
+    producer: str = field(metadata=FIRST_NAMED)  #: its owner; empty: nobody has promised for it yet
+    last_promise_ns: int | None = field(metadata=LATEST)
+    segments: tuple[str, ...] = field(default=(), metadata=FIRST)  #: that it feeds; empty: all of them
+    #: scopes that an answer had no room for; they are at least as far as those in `frontiers`
+    more_frontiers: int = field(default=0, metadata=MAX)
 
     @property
     def last_promise(self) -> datetime | None:
@@ -76,29 +93,31 @@ class FrontStatus(Shown):
 class JobStatus(Shown):
     """A job as it stands."""
 
-    spec: JobSpec
-    first_seq: int  #: every event from this one on is kept
-    last_seq: int
-    open_substreams: int
-    ended_substreams: int
-    in_flight: int  #: elements sent and not yet received, over all segments
-    late_reports: int
-    producers: tuple[ProducerStatus, ...]
-    fronts: tuple[FrontStatus, ...]
-    drain: DrainStatus
-    log_id: str
-    incarnation: int
-    staged_substreams: int = 0  #: named by accepted reports and not known: their epochs are staged, or they were late
-    staged_units: int = 0  #: of staged epochs, each of which counts as one beside
-    staged_entries: int = 0  #: of staged epochs, with their promises
-    tombstones: int = 0  #: names of ended and forgotten substreams that are remembered
-    cells: int = 0  #: (substream, segment) pairs that take up memory
-    incomplete_substreams: int = 0  #: open ones of which more is expected than was sent
-    expected: int = 0  #: elements of those, on the segments on which any are missing
-    expected_sent: int = 0  #: how many were sent on the same
-    unread_segments: tuple[str, ...] = ()  #: on which nobody has ever received anything that was committed
+    spec: JobSpec = field(metadata=FIRST)
+    first_seq: int = field(metadata=SUM)  #: every event from this one on is kept
+    last_seq: int = field(metadata=SUM)
+    open_substreams: int = field(metadata=SUM)
+    ended_substreams: int = field(metadata=SUM)
+    in_flight: int = field(metadata=SUM)  #: elements sent and not yet received, over all segments
+    late_reports: int = field(metadata=SUM)
+    producers: tuple[ProducerStatus, ...] = field(metadata=BY_NAME)
+    fronts: tuple[FrontStatus, ...] = field(metadata=BY_NAME)
+    drain: DrainStatus = field(metadata=WHOLE)
+    log_id: str = field(metadata=JOINED)
+    incarnation: int = field(metadata=MAX)
+    #: named by accepted reports and not known: their epochs are staged, or they were late
+    staged_substreams: int = field(default=0, metadata=SUM)
+    staged_units: int = field(default=0, metadata=SUM)  #: of staged epochs, each of which counts as one beside
+    staged_entries: int = field(default=0, metadata=SUM)  #: of staged epochs, with their promises
+    tombstones: int = field(default=0, metadata=SUM)  #: names of ended and forgotten substreams that are remembered
+    cells: int = field(default=0, metadata=SUM)  #: (substream, segment) pairs that take up memory
+    incomplete_substreams: int = field(default=0, metadata=SUM)  #: open ones of which more is expected than was sent
+    expected: int = field(default=0, metadata=SUM)  #: elements of those, on the segments on which any are missing
+    expected_sent: int = field(default=0, metadata=SUM)  #: how many were sent on the same
+    #: on which nobody has ever received anything that was committed
+    unread_segments: tuple[str, ...] = field(default=(), metadata=COMMON)
     #: In a job with progress, by segment: every substream of an end time up to this one has ended there.
-    advanced: Mapping[str, int] = field(default_factory=dict)
+    advanced: Mapping[str, int] = field(default_factory=dict, metadata=LEAST_BY_KEY)
 
     def __repr__(self) -> str:
         lines = "".join(f"    {name}={value!r},\n" for name, value in self.shown().items())

@@ -9,9 +9,9 @@ from typing import Final
 
 from tracker.client.client import TrackerClient
 from tracker.client.errors import TrackerError
+from tracker.contract.merging import merged
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainMode, DrainState
-from tracker.sharded import merged_status
 from tracker.sharded.fanout import at_once, first_decides
 from tracker.sharded.redefining import UNDER_WAY
 
@@ -37,7 +37,7 @@ def cancel_drain(job: str, shards: Sequence[tuple[TrackerClient, str]], drain_id
         if refused.reason in _TOO_LATE:  # a shard had come further meanwhile, or has a front that has finished
             at_once([partial(_ask_again, *shard, drain) for shard, drain in zip(shards, before, strict=True)])
         raise
-    whole = merged_status.drain_status(after)
+    whole = merged(after)
     cancelled = any(drain.state is DrainState.CANCELLED for drain in after)
     return replace(whole, state=DrainState.CANCELLED) if cancelled else whole
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import cached_property, partial
 from heapq import merge
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from tracker.client import servers
 from tracker.client.client import TrackerClient
@@ -17,11 +17,12 @@ from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
 from tracker.contract.answers import JobDefined
 from tracker.contract.events import Ended
+from tracker.contract.merging import merged
 from tracker.contract.spec import JobSpec
 from tracker.contract.spec import ModeWord as Mode
 from tracker.contract.spec import OrderingWord as Ordering
 from tracker.contract.status import DrainStatus, Explained, JobStatus, ServerInfo, SubstreamStatus
-from tracker.sharded import cancelling, merged_status
+from tracker.sharded import cancelling
 from tracker.sharded.fanout import at_once, first_decides
 from tracker.sharded.merged_events import Merge, Position, beginning
 from tracker.sharded.producer import ShardedProducer
@@ -31,6 +32,8 @@ from tracker.sharded.watch import ShardedWatch
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+_OfJob = TypeVar("_OfJob", JobStatus, JobDefined)
 
 
 class ShardedClient:
@@ -187,7 +190,7 @@ class ShardedClient:
                     if before is None:
                         client.delete_job(name)
                 raise
-        return merged_status.job_defined(spec.job, defined)
+        return _whole(spec.job, defined)
 
     def _refuse_if_elsewhere(self, job: str) -> None:
         for server, (client, own) in zip(self._sharding.servers, self._shards(job), strict=True):
@@ -208,7 +211,7 @@ class ShardedClient:
         `JobStatus.first_seq` and `JobStatus.last_seq` are sums, too, so they show how many events there are.
         """
         shards = at_once([partial(client.job, name) for client, name in self._shards(job)])
-        return merged_status.job_status(job, shards)
+        return _whole(job, shards)
 
     def jobs(self) -> list[str]:
         """Return the names of the jobs that are sharded over these servers with this ordering."""
@@ -227,7 +230,7 @@ class ShardedClient:
     ) -> Iterator[SubstreamStatus]:
         """Describe the substreams of all shards, in the order in which they were first named."""
         shards = [client.substreams(name, scopes, include_ended, only_stalled) for client, name in self._shards(job)]
-        return merge(*shards, key=lambda substream: substream.created)
+        return merge(*shards, key=lambda substream: substream.created_ns)
 
     def explain(self, job: str, scope: str, name: str) -> Explained:
         """Describe one substream at its shard, and the epochs that have staged elements of it there."""
@@ -366,12 +369,12 @@ class ShardedClient:
         calls = [
             partial(client.drain, name, deployment, drain_id, timeout, hand_over) for client, name in self._shards(job)
         ]
-        return merged_status.drain_status(first_decides(calls))
+        return merged(first_decides(calls))
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
         """Describe a drain's progress, which is that of the slowest shard, and what it waits for."""
         calls = [partial(client.get_drain, name, deployment) for client, name in self._shards(job)]
-        return merged_status.drain_status(at_once(calls))
+        return merged(at_once(calls))
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
         """Cancel a drain on all shards, or on none.
@@ -384,3 +387,9 @@ class ShardedClient:
             TrackerError: as `TrackerClient.cancel_drain`, and ``DRAINED``: some shards are drained.
         """
         return cancelling.cancel_drain(job, self._shards(job), drain_id, deployment)
+
+
+def _whole(job: str, shards: Sequence[_OfJob]) -> _OfJob:
+    """Merge what the shards of a job answer, which is of shards by name."""
+    whole = merged(shards)
+    return replace(whole, spec=replace(whole.spec, job=job))

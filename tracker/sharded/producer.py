@@ -13,7 +13,7 @@ from tracker.contract.answers import Reported
 from tracker.contract.bounds import checked_epoch
 from tracker.contract.commands import Contents
 from tracker.contract.promises import CommitPromise, Expected
-from tracker.sharded import merged_status
+from tracker.contract.values import Outcome
 from tracker.sharded.fanout import at_once, first_decides
 from tracker.sharded.sharding import Sharding
 
@@ -86,7 +86,7 @@ class ShardedProducer:
                 partial(_report, producer, number, part, units, commit)
                 for producer, part in zip(self._producers, parts, strict=True)
             ]
-            return merged_status.reported(first_decides(calls) if commit else at_once(calls))
+            return reported(first_decides(calls) if commit else at_once(calls))
 
         return Report(send, number)
 
@@ -147,3 +147,17 @@ def _close(producer: Producer, resume_epoch: int | None) -> None:
         producer.close(resume_epoch)
     except TrackerError as refused:
         producer.must_be_closed(refused)
+
+
+def reported(shards: Sequence[Reported]) -> Reported:
+    """Merge the shards' answers to the parts of a report.
+
+    APPLIED means that all shards have the report now, and it was new to some of them. PARTIAL_DUPLICATE names the units
+    that every shard has; it names none if the shards have different units.
+    """
+    last_seq = sum(shard.last_seq for shard in shards)
+    partial = [set(shard.duplicate_units) for shard in shards if shard.outcome is Outcome.PARTIAL_DUPLICATE]
+    if partial:
+        return Reported(Outcome.PARTIAL_DUPLICATE, tuple(sorted(set.intersection(*partial))), last_seq)
+    outcomes = {shard.outcome for shard in shards}
+    return Reported(outcomes.pop() if len(outcomes) == 1 else Outcome.APPLIED, (), last_seq)
