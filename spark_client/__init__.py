@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from spark_client.errors import TrackingError, UsageError
     from spark_client.fronts.control_table import ControlTable
     from spark_client.fronts.end_offsets import EndOffsets, end_offsets
+    from spark_client.fronts.front import Front
     from spark_client.fronts.frontier import BoundedOutOfOrderness as Frontier
     from spark_client.fronts.manifests import Manifests
     from spark_client.fronts.marks import Marks
     from spark_client.fronts.results_of import ResultsOf
     from spark_client.fronts.schedule import Counts, Schedule
     from spark_client.fronts.success_markers import SuccessMarkers
-    from spark_client.plan.fronts import Front
     from spark_client.plan.keyed import SubstreamEnd, SubstreamKey, SubstreamProcessor
     from spark_client.plan.labels import child_label, source_label
     from spark_client.plan.outputs import Sink
@@ -141,7 +141,7 @@ _ORIGINS: Final = {
     "EVENT_SCHEMA": "datasource.rows",
     "FileChannel": "channels.files",
     "FinishedGroup": "plan.resultfunctions",
-    "Front": "plan.fronts",
+    "Front": "fronts.front",
     "Frontier": "fronts.frontier:BoundedOutOfOrderness",
     "KafkaChannel": "channels.kafka",
     "KeyedResults": "api.keyed",

@@ -22,7 +22,7 @@ from spark_client.channels.kafka import KafkaChannel
 from spark_client.channels.received import Received
 from spark_client.columns import TRACKER, ColumnOrName, bytewise, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.plan.fronts import Front, ManualFront
+from spark_client.fronts.front import Front, ManualFront
 from spark_client.plan.layouts import derived_layout
 from spark_client.plan.names import check_columns
 from spark_client.plan.releases import OnOverflow, ReleasePlan

@@ -24,7 +24,7 @@ from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.counting.batch import CountingMode
 from spark_client.datasource import events
 from spark_client.errors import UsageError
-from spark_client.plan.fronts import Rows
+from spark_client.fronts.front import Rows
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.names import check_job
 from spark_client.release.revisions import Revision, Revisions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from spark_client.channels.channel import Channel
-from spark_client.plan.fronts import Front
+from spark_client.fronts.front import Front
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
 from spark_client.windows.belonging import Belonging

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.channels.channel import Channel, DoubledLabelsError
 from spark_client.counting.groups import files, in_files
 from spark_client.counting.probes import ExecutorProbe
-from spark_client.plan.fronts import Group
+from spark_client.fronts.front import Group
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.outputs import BatchId, Counted, SetAside
 from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet

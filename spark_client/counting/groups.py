@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
 from spark_client.errors import TrackingError
-from spark_client.plan.fronts import Group
+from spark_client.fronts.front import Group
 from spark_client.plan.layouts import RowLayout
 from spark_client.plan.streams import Direction
 from spark_client.windows.substreams import Substreams

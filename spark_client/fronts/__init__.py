@@ -1,1 +1,1 @@
-"""Kinds of fronts, one file each: what is declared of it, and how it finds its promises while a query runs."""
+"""Fronts: `front.py` has what all of the package sees of one; each kind is a file, with all that is known of it."""

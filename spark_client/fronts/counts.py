@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import timetable
-from spark_client.plan.fronts import AT_ONCE, Front, GivenCounts, Group, LiveFront, OpenRun, Promises, Rows
+from spark_client.fronts.front import AT_ONCE, Front, GivenCounts, Group, LiveFront, OpenRun, Promises, Rows
 from spark_client.windows.substreams import Substream
 from tracker.client import Expected, Finish, Frontier
 from tracker.contract.promises import CommitPromise

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.fronts import Front, LiveFront
+from spark_client.fronts.front import Front, LiveFront
 from spark_client.spark_internals.checkpoints import positions
 from spark_client.storage import topics
 from spark_client.storage.directories import local_path, read_json, write_first

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.plan.fronts import Front, Group, Promiser, Promises
+from spark_client.fronts.front import Front, Group, Promiser, Promises
 from spark_client.windows import durations, eventtime
 from spark_client.windows.belonging import Condition, partition_within
 from spark_client.windows.durations import Duration

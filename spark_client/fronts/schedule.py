@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import ByCount, CountReader, Found
-from spark_client.plan.fronts import Rows
+from spark_client.fronts.front import Rows
 from spark_client.windows.substreams import Substreams
 
 

@@ -1,1 +1,1 @@
-"""What is declared: fronts, aggregates, labels, and how files hold rows. Values and columns."""
+"""What is declared: sources, streams, labels, and how files hold rows. Values and columns."""

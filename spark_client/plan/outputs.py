@@ -10,7 +10,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER
 from spark_client.errors import UsageError
-from spark_client.plan.fronts import Group
+from spark_client.fronts.front import Group
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL
 

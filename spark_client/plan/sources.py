@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
-from spark_client.plan.fronts import Front
+from spark_client.fronts.front import Front
 from spark_client.plan.labels import positional_label, source_label
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction

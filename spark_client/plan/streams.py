@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from pyspark.sql import Column, DataFrame
 
-from spark_client.plan.fronts import Front
+from spark_client.fronts.front import Front
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.windows.belonging import Belonging, requirement
 from spark_client.windows.substreams import Substreams

@@ -13,7 +13,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName, named
 from spark_client.counting.groups import files, fold_table, groups_of
-from spark_client.plan.fronts import Group
+from spark_client.fronts.front import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL, REVISION, Measure, ReleasePlan
 from spark_client.release.parts import Selection

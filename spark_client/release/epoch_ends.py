@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from spark_client.counting.batch import BatchResult
-from spark_client.plan.fronts import Group
+from spark_client.fronts.front import Group
 from spark_client.plan.outputs import Counted
 from spark_client.release.parts import RowTally
 from spark_client.release.receipts import End

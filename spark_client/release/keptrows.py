@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName, named
 from spark_client.counting.groups import Key, files, fold_table, groups_of
-from spark_client.plan.fronts import Group
+from spark_client.fronts.front import Group
 from spark_client.release.aggregation import Aggregation
 
 

@@ -14,7 +14,7 @@ from spark_client.channels.channel import Channel
 from spark_client.channels.sending import ChannelOutput, RoutedOutput
 from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
-from spark_client.plan.fronts import LiveFront
+from spark_client.fronts.front import LiveFront
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.outputs import BatchId, EarlyOutput, Output
 from spark_client.plan.streams import Direction

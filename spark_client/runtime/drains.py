@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_client.advice import explained
 from spark_client.errors import TrackingError
-from spark_client.plan.fronts import LiveFront
+from spark_client.fronts.front import LiveFront
 from spark_client.plan.graph import JobGraph
 from spark_client.runtime.attempts import Attempt
 from spark_client.runtime.drain_watch import DrainWatch

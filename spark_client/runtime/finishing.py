@@ -9,7 +9,7 @@ from collections.abc import Callable, Set
 from pyspark.sql import SparkSession
 
 from spark_client.errors import TrackingError
-from spark_client.plan.fronts import LiveFront
+from spark_client.fronts.front import LiveFront
 from spark_client.runtime.attempts import Attempt, Queries
 from spark_client.runtime.draining import Drain
 from spark_client.runtime.queries import TrackedQuery

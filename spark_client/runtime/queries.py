@@ -19,7 +19,7 @@ from spark_client.advice import explained
 from spark_client.counting.given_counts import Ledger, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
-from spark_client.plan.fronts import LiveFront
+from spark_client.fronts.front import LiveFront
 from spark_client.plan.streams import Stream
 from spark_client.runtime.gate import Gate, Stopped
 from spark_client.runtime.metrics import QueryMetrics

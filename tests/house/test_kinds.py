@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +12,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2] / "spark_client"
 #: Modules outside a room that name a kind of it: they export it, make one, or are given one.
 _NAMING = {"fronts": {"__init__", "debezium", "api/waiting"}}
-#: The kind of each room that is declared elsewhere, with the protocol.
-_BESIDE = {"fronts": {"ManualFront"}}
+#: The module of each room that all others know, and what is in it that is no kind.
+_PROTOCOL = {"fronts": ("front", {"Front", "LiveFront", "Promises", "GivenCounts", "OpenRun"})}
 
 
 def kinds(room: str) -> set[str]:
-    """The classes of a room."""
+    """The classes of a room, but for its protocol."""
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / room).glob("*.py"))
-    return {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} | _BESIDE[room]
+    return {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} - _PROTOCOL[room][
+        1
+    ]
 
 
 def questions(code: str, names: set[str]) -> Iterator[str]:
@@ -49,7 +52,8 @@ def outside(room: str) -> dict[str, str]:
 def test_nobody_outside_a_room_asks_for_the_kind(room: str) -> None:
     found = {module: [*questions(code, kinds(room))] for module, code in outside(room).items()}
     assert not {module: asked for module, asked in found.items() if asked}
-    naming = {module for module, code in outside(room).items() if f"from spark_client.{room}" in code}
+    imports = re.compile(rf"from spark_client\.{room}(?!\.{_PROTOCOL[room][0]} )")
+    naming = {module for module, code in outside(room).items() if imports.search(code)}
     assert naming <= _NAMING[room]
 
 

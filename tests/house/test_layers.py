@@ -22,15 +22,16 @@ ROOMS = {
     "trackers": set[str](),
     "windows": {"spark_internals"},
     "aggregates": {"spark_internals"},
-    "plan": {"windows", "aggregates", "spark_internals"},
-    "fronts": {"windows", "plan", "storage", "spark_internals"},
-    "counting": {"windows", "plan", "storage", "trackers", "spark_internals"},
-    "channels": {"windows", "plan", "storage", "counting", "spark_internals"},
+    "fronts": {"windows", "storage", "spark_internals"},
+    "plan": {"windows", "fronts", "aggregates", "spark_internals"},
+    "counting": {"windows", "fronts", "plan", "storage", "trackers", "spark_internals"},
+    "channels": {"windows", "fronts", "plan", "storage", "counting", "spark_internals"},
     "sinks": {"windows", "plan", "storage"},
     "datasource": {"windows", "plan", "trackers", "spark_internals"},
-    "release": {"windows", "aggregates", "plan", "counting", "storage", "trackers", "spark_internals"},
+    "release": {"windows", "fronts", "aggregates", "plan", "counting", "storage", "trackers", "spark_internals"},
     "runtime": {
         "windows",
+        "fronts",
         "plan",
         "release",
         "counting",
@@ -41,7 +42,7 @@ ROOMS = {
         "spark_internals",
     },
 }
-ROOMS["api"] = {*ROOMS}  #: alone, with what users import, it knows each kind of front by its name
+ROOMS["api"] = {*ROOMS}
 ROOMS["shadow"] = {"release", "storage", "spark_internals"}  #: beside the jobs of `api`: it reads what they leave
 
 #: The rooms of the tracker that programs are made of, likewise.

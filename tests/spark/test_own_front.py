@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Front, Tracking, UsageError
-from spark_client.plan.fronts import LiveFront
+from spark_client.fronts.front import LiveFront
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.waiting import soon

@@ -1,4 +1,4 @@
-"""Fronts: what a source can promise, as all of the package sees it. Each kind is a file of `spark_client.fronts`.
+"""Fronts: what a source can promise, as all of the package sees it. Each kind is a file beside this one.
 
 A `Front` is what was declared. Of the aggregates of a batch that it asks for, it makes promises that ride in the
 batch's epoch. A `LiveFront` is the front while its query runs: it looks where promises come from that no row brings,
