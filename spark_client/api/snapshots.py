@@ -36,7 +36,6 @@ from spark_client.storage.directories import (
     write_json,
     write_parquet,
 )
-from spark_client.storage.stores import store
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.places import Place
 from tracker.client import DrainMode, DrainState, JobStatus, TrackerError, TrackerUnavailable
@@ -118,17 +117,17 @@ class Snapshots:
         if format not in ("parquet", "delta"):
             raise UsageError(f"format={format!r}: either 'parquet' or 'delta'")
         self._convert = _delta() if format == "delta" else None
-        self._store = store(location, storage_options)
+        self._place = snapshots.Place.at(location, storage_options)
         self._keep = keep
         self._format = format
 
     def __repr__(self) -> str:
-        return f"Snapshots({self._store.location!r})"
+        return f"Snapshots({self._place.location!r})"
 
     def all(self) -> list[Snapshot]:
         """Return the complete snapshots that are there, the newest first. What was left half written is not among
         them."""
-        return [Snapshot(stored) for stored in snapshots.complete(self._store)]
+        return [Snapshot(stored) for stored in snapshots.complete(self._place)]
 
     def newest(self) -> Snapshot:
         """Return the newest complete snapshot.
@@ -139,7 +138,7 @@ class Snapshots:
         found = self.all()
         if not found:
             raise UsageError(
-                f"there is no complete snapshot in {self._store.location}: Snapshots(…).export(tracking) makes one"
+                f"there is no complete snapshot in {self._place.location}: Snapshots(…).export(tracking) makes one"
             )
         return found[0]
 
@@ -190,11 +189,11 @@ class Snapshots:
                 for table in [_SUBSTREAMS, *(f"{entry['directory']}/{exporting.STATE}" for entry in entries)]:
                     if any((local / table).glob("*.parquet")):
                         self._convert(str(local / table))
-            made = snapshots.write(self._store, local, _manifest(tracking, status, entries, self._format))
+            made = snapshots.write(self._place, local, _manifest(tracking, status, entries, self._format))
         finally:
             shutil.rmtree(work, ignore_errors=True)
         if self._keep is not None:
-            snapshots.keep(self._store, self._keep)
+            snapshots.keep(self._place, self._keep)
         return Snapshot(made)
 
     def _write_substreams(self, tracking: Tracking, target: Path) -> None:

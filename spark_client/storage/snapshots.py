@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from spark_client.errors import TrackingError
-from spark_client.storage.stores import Store
+from spark_client.errors import TrackingError, UsageError
+from spark_client.storage.directories import local_path
+from tracker.store import FileStore, RefusedError
+from tracker.store.directory import DirectoryStore
+from tracker.store.foreign import ForeignStore
 
 MARK: Final = "_SUCCESS"
 MANIFEST: Final = "manifest.json"
@@ -25,16 +30,54 @@ _NAME: Final = re.compile(r"snapshot-(\d{6,})-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
+class Place:
+    """A directory, or a store that fsspec knows, with snapshots.
+
+    Attributes:
+        location: as the user has named it.
+        files: there.
+    """
+
+    location: str
+    files: FileStore
+
+    @classmethod
+    def at(cls, location: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Place:
+        """Return the place that a user names.
+
+        Args:
+            location: a path, or a URL that fsspec knows: ``s3://bucket/path``.
+            options: of fsspec's file system.
+
+        Raises:
+            UsageError: fsspec, or what it needs for this URL, is not installed; or the URL cannot be used.
+        """
+        text = os.fspath(location)
+        if urlsplit(text).scheme in ("", "file"):
+            if options:
+                raise UsageError(f"storage_options are for a URL such as s3://bucket/path; {text!r} is a local path")
+            return cls(text, DirectoryStore(local_path(text, "the snapshots' directory")))
+        try:
+            return cls(text, ForeignStore(text, options or {}))
+        except RefusedError as error:
+            raise UsageError(f"{text}: {error}") from error
+
+    def snapshots(self) -> list[str]:
+        """Return the names of the snapshots that were begun."""
+        return [name[:-1] for name in self.files.entries() if _NAME.fullmatch(name[:-1])]
+
+
+@dataclass(frozen=True)
 class Stored:
     """A complete snapshot.
 
     Attributes:
-        store: where it is.
+        place: where it is.
         name: of its directory.
         manifest: what its writer tells of it; ``files`` has each file's size and checksum.
     """
 
-    store: Store
+    place: Place
     name: str
     manifest: Mapping[str, Any]
 
@@ -44,7 +87,7 @@ class Stored:
         return _number(self.name)
 
     def fetch(self, directory: str, target: Path) -> None:
-        """Copy the files of one of its directories to a local one, and checks them.
+        """Copy the files of one of its directories to a local one, and check them.
 
         Args:
             directory: in the snapshot; empty: the snapshot.
@@ -61,66 +104,66 @@ class Stored:
             copy = target / name[len(prefix) :]
             copy.parent.mkdir(parents=True, exist_ok=True)
             try:
-                self.store.get(f"{self.name}/{name}", copy)
+                with copy.open("wb") as file:
+                    file.writelines(self.place.files.pieces(f"{self.name}/{name}"))
             except FileNotFoundError:
                 raise TrackingError(self._damaged(name, "is missing")) from None
             if copy.stat().st_size != size or _checksum(copy) != checksum:
                 raise TrackingError(self._damaged(name, "is not what was written"))
 
     def _damaged(self, name: str, what: str) -> str:
-        return f"{self.store.location}/{self.name} is damaged: its file {name} {what}. Take an earlier snapshot"
+        return f"{self.place.location}/{self.name} is damaged: its file {name} {what}. Take an earlier snapshot"
 
 
-def complete(store: Store) -> list[Stored]:
+def complete(place: Place) -> list[Stored]:
     """Return the complete snapshots of a place, the newest first."""
-    names = sorted(filter(_NAME.fullmatch, store.directories()), key=lambda name: (_number(name), name), reverse=True)
-    return [found for name in names if (found := _complete(store, name)) is not None]
+    names = sorted(place.snapshots(), key=lambda name: (_number(name), name), reverse=True)
+    return [found for name in names if (found := _complete(place, name)) is not None]
 
 
-def _complete(store: Store, name: str) -> Stored | None:
-    mark = store.read(f"{name}/{MARK}")
-    manifest = None if mark is None else store.read(f"{name}/{MANIFEST}")
+def _complete(place: Place, name: str) -> Stored | None:
+    mark = place.files.get(f"{name}/{MARK}")
+    manifest = None if mark is None else place.files.get(f"{name}/{MANIFEST}")
     if mark is None or manifest is None or hashlib.sha256(manifest).hexdigest() != mark.decode("ascii", "replace"):
         return None
-    return Stored(store, name, json.loads(manifest))
+    return Stored(place, name, json.loads(manifest))
 
 
-def write(store: Store, local: Path, manifest: Mapping[str, Any]) -> Stored:
+def write(place: Place, local: Path, manifest: Mapping[str, Any]) -> Stored:
     """Write a snapshot. If that fails, there is none.
 
     Args:
-        store: where to.
+        place: where to.
         local: a directory with its files.
         manifest: what is to be told of it.
     """
-    numbers = [_number(name) for name in store.directories() if _NAME.fullmatch(name)]
-    name = f"snapshot-{max(numbers, default=0) + 1:06d}-{uuid.uuid4().hex[:8]}"
+    name = f"snapshot-{max(map(_number, place.snapshots()), default=0) + 1:06d}-{uuid.uuid4().hex[:8]}"
     files = {}
     for file in sorted(each for each in local.rglob("*") if each.is_file()):
         inside = file.relative_to(local).as_posix()
         files[inside] = (file.stat().st_size, _checksum(file))
-        store.put(f"{name}/{inside}", file)
+        place.files.put(f"{name}/{inside}", _pieces(file))
     content = json.dumps({**manifest, "files": files}, indent=1).encode()
-    store.write(f"{name}/{MANIFEST}", content)
-    store.write(f"{name}/{MARK}", hashlib.sha256(content).hexdigest().encode())
-    return Stored(store, name, json.loads(content))
+    place.files.put(f"{name}/{MANIFEST}", content)
+    place.files.put(f"{name}/{MARK}", hashlib.sha256(content).hexdigest().encode())
+    return Stored(place, name, json.loads(content))
 
 
-def keep(store: Store, most: int) -> None:
+def keep(place: Place, most: int) -> None:
     """Remove all but the newest complete snapshots, and what was begun before these and never completed.
 
     Args:
-        store: of them.
+        place: of them.
         most: how many are kept.
     """
-    kept = complete(store)[:most]
+    kept = complete(place)[:most]
     if not kept:
         return
     names = {each.name for each in kept}
-    for name in store.directories():
-        if _NAME.fullmatch(name) and name not in names and _number(name) < kept[0].number:
-            store.remove(f"{name}/{MARK}")  # first: what is half removed is not taken
-            store.remove(name)
+    for name in place.snapshots():
+        if name not in names and _number(name) < kept[0].number:
+            place.files.delete([f"{name}/{MARK}"])  # first: what is half removed is not taken
+            place.files.remove(name)
 
 
 def _number(name: str) -> int:
@@ -129,7 +172,12 @@ def _number(name: str) -> int:
 
 def _checksum(file: Path) -> str:
     digest = hashlib.sha256()
-    with open(file, "rb") as content:
-        while piece := content.read(1 << 20):
-            digest.update(piece)
+    for piece in _pieces(file):
+        digest.update(piece)
     return digest.hexdigest()
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as content:
+        while piece := content.read(1 << 20):
+            yield piece

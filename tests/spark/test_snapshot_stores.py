@@ -12,17 +12,17 @@ from examples.services import jars
 from examples.services.s3 import S3
 from spark_client import TrackingError, UsageError
 from spark_client.storage import snapshots
-from spark_client.storage.stores import Store, store
+from spark_client.storage.snapshots import Place
 
 
 @pytest.fixture(params=["directory", "memory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "directory":
-        yield store(tmp_path / "snapshots")
+        yield Place.at(tmp_path / "snapshots")
         return
     pytest.importorskip("fsspec")
     if request.param == "memory":
-        yield store(f"memory://{uuid.uuid4().hex}/snapshots")
+        yield Place.at(f"memory://{uuid.uuid4().hex}/snapshots")
         return
     obstore = pytest.importorskip("obstore.fsspec")
     obstore.register("s3")
@@ -40,7 +40,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             },
             "client_options": {"allow_http": True},
         }
-        yield store("s3://state/snapshots", options)
+        yield Place.at("s3://state/snapshots", options)
 
 
 def content(path: Path, text: str) -> Path:
@@ -51,7 +51,7 @@ def content(path: Path, text: str) -> Path:
     return path
 
 
-def test_one_that_is_whole_is_found_read_and_in_the_end_removed(place: Store, tmp_path: Path) -> None:
+def test_one_that_is_whole_is_found_read_and_in_the_end_removed(place: Place, tmp_path: Path) -> None:
     assert snapshots.complete(place) == []
     made = [
         snapshots.write(place, content(tmp_path / name, name), {"job": "j"}) for name in ("first", "second", "third")
@@ -62,23 +62,23 @@ def test_one_that_is_whole_is_found_read_and_in_the_end_removed(place: Store, tm
     newest.fetch("table", tmp_path / "copy")
     assert (tmp_path / "copy" / "part.parquet").read_text() == "third"
 
-    place.remove(f"{made[1].name}/{snapshots.MARK}")  # as if it had never been completed
+    place.files.delete([f"{made[1].name}/{snapshots.MARK}"])  # as if it had never been completed
     assert [each.number for each in snapshots.complete(place)] == [3, 1]
-    place.write(f"{made[0].name}/{snapshots.MANIFEST}", b"{}")  # the mark is of another one
+    place.files.put(f"{made[0].name}/{snapshots.MANIFEST}", b"{}")  # the mark is of another one
     assert [each.number for each in snapshots.complete(place)] == [3]
     snapshots.keep(place, 1)
-    assert place.directories() == [newest.name]
+    assert [*place.files.entries()] == [f"{newest.name}/"]
 
-    place.write(f"{newest.name}/table/part.parquet", b"THIRD")
+    place.files.put(f"{newest.name}/table/part.parquet", b"THIRD")
     with pytest.raises(TrackingError, match=r"table/part\.parquet is not what was written"):
         newest.fetch("", tmp_path / "again")
-    place.remove(f"{newest.name}/table")
+    place.files.delete([f"{newest.name}/table/part.parquet"])
     with pytest.raises(TrackingError, match=r"table/part\.parquet is missing"):
         newest.fetch("", tmp_path / "once more")
 
 
 def test_a_place_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="storage_options are for a URL"):
-        store(tmp_path, {"key": "x"})
+        Place.at(tmp_path, {"key": "x"})
     with pytest.raises(UsageError, match="fsspec cannot open it"):
-        store("nosuchstore://bucket/x")
+        Place.at("nosuchstore://bucket/x")

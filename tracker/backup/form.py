@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 _MAGIC: Final = "tracker-backup"
 _FORM: Final = 1  #: raised when older versions cannot read what a newer one writes
@@ -193,9 +193,3 @@ class Checked:
 
     def _damaged(self, what: str) -> BackupError:
         return BackupError(f"{self._name} is damaged: {what}; use another backup")
-
-
-def parts_of(file: BinaryIO) -> Iterator[bytes]:
-    """Yield what is in a file, in parts."""
-    while part := file.read(_STEP):
-        yield part

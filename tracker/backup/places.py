@@ -1,26 +1,23 @@
 """Where backups are kept: a file, a directory, or an object store.
 
-A backup appears whole or not at all: a file under another name is renamed once it is on disk, and an object appears
-with its last part.
+A backup appears with its last part, or not at all.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
+from urllib.parse import unquote, urlsplit
 
-from .form import BackupError, Checked, Header, parts_of
+from tracker.store import FileStore, StoreError, open_store
+
+from .form import BackupError, Checked, Header
 
 _NAME: Final = re.compile(r"tracker-\d{8}T\d{6}Z-record-\d+\.backup")
-_UNFINISHED: Final = ".unfinished"
-_ABANDONED_S: Final = 3600  # seconds after which an unfinished file that nobody writes is removed
+_MODE: Final = 0o600  # of a backup on this machine
 
 
 def name_of(header: Header) -> str:
@@ -40,17 +37,21 @@ def _newest_first(names: Iterable[str]) -> list[str]:
     )
 
 
-class Place(ABC):
+class Place:
     """A file, or a directory of backups.
 
-    Attributes:
+    Args:
         text: how the user has named it.
+        store: the directory.
+        base: of the names of its files.
         file: the name of the file in it; empty: it is a directory, where each backup gets a name by its time.
     """
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, store: FileStore, base: str, file: str) -> None:
         self.text = text
         self.file = file
+        self._store = store
+        self._base = base
 
     def write(self, backup: Checked) -> str:
         """Write a backup, check it on the way, and return where it is. If that fails, nothing is there.
@@ -59,7 +60,10 @@ class Place(ABC):
             BackupError: it is damaged, or the place cannot be written.
         """
         name = self.file or name_of(backup.header)
-        self._write(name, iter(backup))
+        with self._failing(self.full(name), "written"):
+            if self.file and "://" not in self._base and not Path(self._base).exists():
+                raise FileNotFoundError  # a directory is made, but not those of a file
+            self._store.put(name, iter(backup))
         return self.full(name)
 
     def names(self) -> list[str]:
@@ -68,7 +72,10 @@ class Place(ABC):
         Raises:
             BackupError: the place cannot be read.
         """
-        return [self.file] if self.file else _newest_first(self._list())
+        if self.file:
+            return [self.file]
+        with self._failing(self.text, "read"):
+            return _newest_first(self._store.entries())
 
     def newest(self) -> str:
         """Return the name of the file, or of the directory's newest backup.
@@ -89,29 +96,31 @@ class Place(ABC):
         """
         removed = self.names()[most:]
         for name in removed:
-            self._remove(name)
+            with self._failing(self.full(name), "removed"):
+                self._store.delete([name])
         return list(map(self.full, removed))
 
-    @abstractmethod
     def parts(self, name: str) -> Iterator[bytes]:
         """Yield a file, in parts.
 
         Raises:
             BackupError: there is none, or it cannot be read.
         """
+        with self._failing(self.full(name), "read"):
+            yield from self._store.pieces(name)
 
-    @abstractmethod
     def full(self, name: str) -> str:
         """Return the whole name of a file of this place."""
+        return f"{self._base.rstrip('/')}/{name}"
 
-    @abstractmethod
-    def _write(self, name: str, parts: Iterator[bytes]) -> None: ...
-
-    @abstractmethod
-    def _list(self) -> list[str]: ...
-
-    @abstractmethod
-    def _remove(self, name: str) -> None: ...
+    @contextmanager
+    def _failing(self, what: str, done: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as missing:
+            raise BackupError(f"{what} cannot be {done}: No such file or directory") from missing
+        except StoreError as failed:
+            raise BackupError(f"{what} cannot be {done}: {failed}") from failed
 
 
 def place(text: str) -> Place:
@@ -124,131 +133,17 @@ def place(text: str) -> Place:
     Raises:
         BackupError: the object store cannot be used.
     """
-    if "://" not in text or text.startswith("file://"):
-        return _Files(text)
-    return _Objects(text)
-
-
-class _Files(Place):
-    """Of this machine."""
-
-    def __init__(self, text: str) -> None:
-        path = Path(urlsplit(text).path if text.startswith("file://") else text).expanduser()
+    url = urlsplit(text)
+    if "://" not in text or url.scheme == "file":
+        path = Path(unquote(url.path) if url.scheme == "file" else text).expanduser()
         is_directory = text.endswith("/") or path.is_dir()
-        super().__init__(text, "" if is_directory else path.name)
-        self._directory = path if is_directory else path.parent
-
-    def full(self, name: str) -> str:
-        return str(self._directory / name)
-
-    def _write(self, name: str, parts: Iterator[bytes]) -> None:
-        unfinished = self._directory / f".{name}{_UNFINISHED}"
-        try:
-            if not self.file:
-                self._directory.mkdir(parents=True, exist_ok=True)
-            self._remove_abandoned()
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, self._directory / name)
-            self._sync()
-        except BaseException as failed:
-            with suppress(OSError):
-                unfinished.unlink()
-            if isinstance(failed, OSError):
-                raise BackupError(f"{self.full(name)} cannot be written: {failed.strerror}") from failed
-            raise
-
-    def _remove_abandoned(self) -> None:
-        for file in self._directory.glob(f".*{_UNFINISHED}"):
-            with suppress(OSError):
-                if time.time() - file.stat().st_mtime > _ABANDONED_S:
-                    file.unlink()
-
-    def _sync(self) -> None:
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-    def _list(self) -> list[str]:
-        try:
-            return [file.name for file in self._directory.iterdir()]
-        except FileNotFoundError:
-            return []
-        except OSError as failed:
-            raise BackupError(f"{self.text} cannot be read: {failed.strerror}") from failed
-
-    def parts(self, name: str) -> Iterator[bytes]:
-        try:
-            with open(self._directory / name, "rb") as file:
-                yield from parts_of(file)
-        except OSError as failed:
-            raise BackupError(f"{self.full(name)} cannot be read: {failed.strerror}") from failed
-
-    def _remove(self, name: str) -> None:
-        try:
-            (self._directory / name).unlink(missing_ok=True)
-        except OSError as failed:
-            raise BackupError(f"{self.full(name)} cannot be removed: {failed.strerror}") from failed
-
-
-class _Objects(Place):
-    """Of an object store that obstore reaches. Its credentials come from the environment."""
-
-    def __init__(self, text: str) -> None:
-        try:
-            import obstore
-            from obstore.exceptions import BaseError
-            from obstore.store import from_url
-        except ModuleNotFoundError as missing:
-            raise BackupError(
-                f"{text} needs {missing.name}: pip install 'substream-tracker[object-store]'"
-            ) from missing
-        self._obstore: Any = obstore
-        self._failures: tuple[type[Exception], ...] = (BaseError, OSError)
-        is_whole = not urlsplit(text).path.strip("/")  # all of a bucket
-        url, _, file = f"{text.rstrip('/')}/".rpartition("/") if is_whole else text.rpartition("/")
-        super().__init__(text, file)
-        self._base = url
-        try:
-            self._store: Any = from_url(url)
-        except (BaseError, ValueError) as wrong:
-            raise BackupError(
-                f"{text} is not a place for backups: {_reason(wrong)}; use s3://BUCKET/PATH/, gs:// or az://"
-            ) from wrong
-
-    def full(self, name: str) -> str:
-        return f"{self._base}/{name}"
-
-    def _write(self, name: str, parts: Iterator[bytes]) -> None:
-        try:
-            self._obstore.put(self._store, name, parts)
-        except self._failures as failed:
-            raise BackupError(f"{self.full(name)} cannot be written: {_reason(failed)}") from failed
-
-    def _list(self) -> list[str]:
-        try:
-            return [each["path"] for chunk in self._obstore.list(self._store) for each in chunk]
-        except self._failures as failed:
-            raise BackupError(f"{self.text} cannot be read: {_reason(failed)}") from failed
-
-    def parts(self, name: str) -> Iterator[bytes]:
-        try:
-            for part in self._obstore.get(self._store, name).stream():
-                yield bytes(part)
-        except self._failures as failed:
-            raise BackupError(f"{self.full(name)} cannot be read: {_reason(failed)}") from failed
-
-    def _remove(self, name: str) -> None:
-        try:
-            self._obstore.delete(self._store, name)
-        except self._failures as failed:
-            raise BackupError(f"{self.full(name)} cannot be removed: {_reason(failed)}") from failed
-
-
-def _reason(error: Exception) -> str:
-    return str(error).partition("\n")[0]  # the rest is for obstore's authors
+        base, file = (path, "") if is_directory else (path.parent, path.name)
+        return Place(text, open_store(str(base), _MODE), str(base), file)
+    is_whole = not url.path.strip("/")  # all of a bucket
+    base_url, _, file = f"{text.rstrip('/')}/".rpartition("/") if is_whole else text.rpartition("/")
+    try:
+        return Place(text, open_store(base_url), base_url, file)
+    except StoreError as wrong:
+        raise BackupError(
+            f"{text} is not a place for backups: {wrong}; use s3://BUCKET/PATH/, gs:// or az://"
+        ) from wrong

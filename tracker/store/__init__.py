@@ -26,7 +26,7 @@ def open_store(text: str, mode: int = 0o666) -> FileStore:
         from .directory import DirectoryStore
 
         path = unquote(url.path) if url.scheme == "file" else text
-        return DirectoryStore(Path(path or "/").expanduser(), mode)
+        return DirectoryStore(Path(path or "/"), mode)
     try:
         from .objects import ObjectStore
     except ModuleNotFoundError as missing:

@@ -106,6 +106,9 @@ class DirectoryStore:
             return sorted(name for name in named if not _HIDDEN.fullmatch(name))
         return []
 
+    def remove(self, folder: str) -> None:
+        self.delete(self.names(folder))
+
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, and folders that are empty then."""
         for name in names:

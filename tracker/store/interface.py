@@ -33,11 +33,26 @@ class RefusedError(StoreError):
         self.full = full
 
 
-class ConditionalStore(Protocol):
+class _Files(Protocol):
     """Files with names below a prefix, which appear whole and durable. Several threads may use the store.
 
     Each call raises a `StoreError` if it fails.
     """
+
+    def get(self, name: str, first: int | None = None, soon: bool = False) -> bytes | None:
+        """Return a file's content; None: there is no such file.
+
+        Args:
+            first: read only so many bytes, at least 1, of a file that is not empty.
+            soon: fail within about a second.
+        """
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files, if they are there."""
+
+
+class ConditionalStore(_Files, Protocol):
+    """A store in which several can agree."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file if there is none of that name, and return whether this request has written it.
@@ -48,14 +63,6 @@ class ConditionalStore(Protocol):
     def put(self, name: str, data: bytes) -> None:
         """Write a file, in place of any that there is."""
 
-    def get(self, name: str, first: int | None = None, soon: bool = False) -> bytes | None:
-        """Return a file's content; None: there is no such file.
-
-        Args:
-            first: read only so many bytes, at least 1, of a file that is not empty.
-            soon: fail within about a second.
-        """
-
     def names(self, folder: str, after: str = "") -> Sequence[str]:
         """Return the names of all files in a folder and below it, in order.
 
@@ -64,12 +71,9 @@ class ConditionalStore(Protocol):
             after: only names behind this one, which begins with the folder.
         """
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Remove files, if they are there."""
 
-
-class FileStore(ConditionalStore, Protocol):
-    """A store whose files may be larger than memory."""
+class FileStore(_Files, Protocol):
+    """A store of files that may be larger than memory."""
 
     def put(self, name: str, data: bytes | Iterable[bytes]) -> None:
         """Write a file, at once or in pieces. It appears with the last piece; if one cannot be had, it does not."""
@@ -83,3 +87,6 @@ class FileStore(ConditionalStore, Protocol):
 
     def entries(self) -> Sequence[str]:
         """Return the names of files that are in no folder, and of the folders beside them, which end with ``/``."""
+
+    def remove(self, folder: str) -> None:
+        """Remove all that is in a folder, and below it."""

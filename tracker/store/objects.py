@@ -130,6 +130,9 @@ class ObjectStore:
         found = _asked(lambda: obstore.list_with_delimiter(self._again))
         return sorted([each["path"] for each in found["objects"]] + [f"{each}/" for each in found["common_prefixes"]])
 
+    def remove(self, folder: str) -> None:
+        self.delete(self.names(folder))
+
     def delete(self, names: Iterable[str]) -> None:
         listed = list(names)
         for start in range(0, len(listed), _AT_ONCE):
