@@ -159,7 +159,16 @@ def tables(data: Data) -> dict[str, str]:
     """The tables of the page, by name: of each workload and query, of the faults, and of what was configured."""
     made = {}
     for workload in dict.fromkeys(each.workload for each in data.lines):
-        for query in dict.fromkeys(each.query for each in data.lines if each.workload == workload):
+        queries = [*dict.fromkeys(each.query for each in data.lines if each.workload == workload)]
+        right = {(each.engine, each.query): each for each in data.lines if each.workload == workload}
+        made[f"{workload}, right"] = _table(
+            ["right", *queries],
+            [
+                [engine, *(_right(right.get((engine, query))) for query in queries)]
+                for engine in dict.fromkeys(engine for engine, _ in right)
+            ],
+        )
+        for query in queries:
             rows = [each for each in data.lines if (each.workload, each.query) == (workload, query)]
             made[f"{workload}, {query}"] = _table(
                 ["", *(heading for heading, _ in _COLUMNS)],
@@ -194,6 +203,10 @@ def rendered(page: str, data: Data) -> str:
 def named_tables(page: str) -> list[str]:
     """The names of the tables that a page has places for."""
     return [match[2] for match in _BLOCK.finditer(page)]
+
+
+def _right(each: Line | None) -> str:
+    return "–" if each is None else f"{each.right:,} of {each.windows:,}"
 
 
 def _engine(each: Line) -> str:
