@@ -201,7 +201,7 @@ check: lint types proto-check docs-check ## all checks that run no test
 	@.cache/site/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/site.txt
 	@touch $@
 
-site: .cache/site/.installed ## the documentation and the API reference as one searchable site, in site/
+site: $(STAMP) .cache/site/.installed ## the documentation and the API reference as one searchable site, in site/
 	@NO_MKDOCS_2_WARNING=1 .cache/site/bin/python -m mkdocs build --strict --quiet
 	@echo "made site/; to search in it: python3 -m http.server --bind 127.0.0.1 --directory site"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from scripts.site.commands import reference  # noqa: E402 - the project need not be installed
 from tracker.cli.app import refusal_of  # noqa: E402 - the project need not be installed
 
 _ASSIGNMENT = re.compile(r"([A-Z_]+)=(.*)", re.DOTALL)
@@ -23,8 +24,9 @@ _ASSIGNMENT = re.compile(r"([A-Z_]+)=(.*)", re.DOTALL)
 
 @cache
 def known_variables() -> frozenset[str]:
-    """Return the variables that `tracker` reads, from the help of every command in docs/reference/cli.md."""
-    return frozenset(re.findall(r"\bTRACKER_[A-Z_]+", (ROOT / "docs" / "reference" / "cli.md").read_text()))
+    """Return the variables that `tracker` reads: from its help and docs/reference/cli.md."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    return frozenset(re.findall(r"\bTRACKER_[A-Z_]+", page + reference()))
 
 
 def refusal(line: str) -> str:

@@ -1,14 +1,15 @@
 """Pages of the site that are not in docs/: mkdocs calls this by its hooks.
 
-README.md is the site's first page; CONTRIBUTING.md, CHANGELOG.md and SECURITY.md are pages beside it; and each package
-of the API reference gets a page with its docstrings. Links are written for the repository, so those that lead out of
-docs/ or into it are changed here; of those to files that are no pages only the text is left.
+README.md is the site's first page; CONTRIBUTING.md, CHANGELOG.md and SECURITY.md are pages beside it. Each package of the
+API reference gets a page with its docstrings, the command line one with its help. Links are written for the repository,
+so those that lead out of docs/ or into it are changed here; of those to files that are no pages only the text is left.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import subprocess
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ ROOT_PAGES: Final = {
     "CHANGELOG.md": "CHANGELOG.md",
     "SECURITY.md": "SECURITY.md",
 }
+#: The page with the help of every command, which needs the project's own environment.
+COMMANDS: Final = "reference/commands.md"
 #: The packages of the API reference.
 PACKAGES: Final = (
     "tracker.client",
@@ -42,6 +45,9 @@ def on_files(files: Files, config: Any) -> Files:
     for source, name in ROOT_PAGES.items():
         with open(posixpath.join(root, source), encoding="utf-8") as page:
             files.append(File.generated(config, name, content=page.read()))
+    python = posixpath.join(root, ".venv", "bin", "python")
+    made = subprocess.run([python, "-m", "scripts.site.commands"], cwd=root, capture_output=True, text=True, check=True)
+    files.append(File.generated(config, COMMANDS, content=made.stdout))
     for package in PACKAGES:
         files.append(File.generated(config, f"reference/{package}.md", content=f"# {package}\n\n::: {package}\n"))
     return files

@@ -1,10 +1,8 @@
-"""Every command's help and every form of its answer, as they are committed, on the same data each time."""
+"""Every form of a command's answer, as it is committed, on the same data each time."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,6 @@ from tests.cli.shell import Shell
 from tests.cli.snapshots import compare, masked
 from tests.client.conftest import spec
 from tests.client.processes import Server
-from tracker.cli.app import COMMANDS
 from tracker.client import TrackerClient, label
 
 
@@ -89,21 +86,3 @@ ERRORS = {
 def test_an_error(asked: Shell, name: str) -> None:
     arguments, status = ERRORS[name]
     compare(f"error-{name}", masked(asked(*arguments, status=status)))
-
-
-def test_the_reference_is_current(asked: Shell) -> None:
-    """docs/reference/cli.md has the help of every command."""
-    page = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-    asked.environment["COLUMNS"] = "100"
-    words = [
-        [],
-        *([name] for name in COMMANDS),
-        *(["context", each] for each in ("list", "show", "use", "set", "remove")),
-    ]
-    parts = [f"### {' '.join(['tracker', *each])}\n\n```text\n{asked(*each, '--help')}```\n" for each in words]
-    before, mark, old = page.read_text().partition("## Reference\n")
-    reference = "\n".join(parts)
-    if os.environ.get("RENEW"):
-        page.write_text(f"{before}{mark}\n{reference}")
-        return
-    assert old.strip() == reference.strip(), "docs/reference/cli.md is not current: RENEW=1 pytest tests/cli"

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.site import examples, pages
+from scripts.site import commands, examples, pages
+from tracker.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
@@ -33,7 +34,7 @@ def named(navigation: object) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation_once_and_the_other_way_round() -> None:
     docs = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
-    made = {*pages.ROOT_PAGES.values(), *(f"reference/{package}.md" for package in pages.PACKAGES)}
+    made = {*pages.ROOT_PAGES.values(), pages.COMMANDS, *(f"reference/{package}.md" for package in pages.PACKAGES)}
     assert not docs & made
     assert sorted(named(CONFIGURATION["nav"])) == sorted(docs | made)
 
@@ -59,6 +60,15 @@ def test_what_builds_the_site_is_in_the_repository() -> None:
     used = re.findall(r"scripts/[\w./]+\.py", (ROOT / "mkdocs.yml").read_text())
     assert len(used) >= 2
     assert set(used) <= set(listed)
+
+
+def test_the_page_of_commands_has_the_help_of_each() -> None:
+    sections = commands.reference().split("\n## ")[1:]
+    assert {each.split()[1] for each in sections[1:]} == {*COMMANDS}
+    for each in sections:
+        name = each.partition("\n")[0]
+        assert f"Usage: {name} " in each
+        assert "show this help" in each
 
 
 def test_the_reference_has_every_package_that_its_page_lists() -> None:
