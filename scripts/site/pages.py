@@ -1,8 +1,9 @@
 """Pages of the site that are not in docs/: mkdocs calls this by its hooks.
 
-README.md is the site's first page; CONTRIBUTING.md, CHANGELOG.md and SECURITY.md are pages beside it. Each package of the
-API reference gets a page with its docstrings, the command line one with its help. Links are written for the repository,
-so those that lead out of docs/ or into it are changed here; of those to files that are no pages only the text is left.
+README.md is the site's first page; CONTRIBUTING.md, CHANGELOG.md and SECURITY.md are pages beside it. Each package of
+the API reference gets a page with its docstrings, the command line one with its help. Links are written for the
+repository, so those that lead out of docs/ or into it are changed here; of those to files that are no pages only the
+text is left.
 """
 
 from __future__ import annotations
