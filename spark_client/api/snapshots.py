@@ -25,7 +25,7 @@ from spark_client.plan.graph import state_of
 from spark_client.release import exporting, importing
 from spark_client.release.moving import Move
 from spark_client.runtime import declared
-from spark_client.runtime.pausing import paused
+from spark_client.runtime.quiesce import paused
 from spark_client.storage import snapshots
 from spark_client.storage.directories import (
     as_batches_write,

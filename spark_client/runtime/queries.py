@@ -28,6 +28,7 @@ from spark_client.spark_internals.error_texts import of_two_drivers, sentence_in
 from spark_client.spark_internals.observations import observation_name
 from spark_client.storage.directories import PARQUET
 from tracker.client import Frontier, TrackerError, TrackerUnavailable
+from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
@@ -233,6 +234,21 @@ class TrackedQuery:
     def rest(self) -> None:
         """Let no batch in any more but the one that has begun: what its sources have is for the next deployment."""
         self.gate.admit(self.interrupted)
+
+    def finish(self, front: LiveFront) -> None:
+        """Promise that a source will send nothing more, between two batches of the query, which runs.
+
+        Raises:
+            TrackerError: the tracker refuses.
+        """
+        while True:
+            try:
+                self.run.promise(front.finish())
+                return
+            except TrackerError as error:
+                if error.reason != Refusal.EPOCH_STAGED:
+                    raise
+            time.sleep(0.05)  # a batch is under way: it will be committed
 
     def failure(self) -> TrackingError | None:
         """Return what has gone wrong, as a user reads it; None: nothing."""

@@ -12,11 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, TrackingError
 from spark_client.release.state import PartialState
-from spark_client.runtime.attempts import Attempt
 from spark_client.runtime.definition import Definition
-from spark_client.runtime.draining import Drain
-from spark_client.runtime.finishing import Finishing
-from spark_client.runtime.handing_over import HandingOver
+from spark_client.runtime.quiesce import Finish, Quiesce
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.waiting import soon
@@ -66,13 +63,12 @@ def test_a_drain_that_is_over_at_the_tracker_when_it_is_asked_for_here_is_confir
             if given:
                 asked.set()
 
-    def late(self: Attempt) -> None:
+    def late(self: Quiesce) -> None:
         run(self)
         assert asked.wait(300)
 
-    attempt = Finishing if mode == "drain" else HandingOver
-    run = attempt._drain
-    monkeypatch.setattr(attempt, "_drain", late)
+    run = Quiesce.run
+    monkeypatch.setattr(Quiesce, "run", late)
     monkeypatch.setattr(Definition, "define", defined)
     tracking, queries = start(spark, tracker, job, feed, tmp_path, "d1")
     feed.put(row(1, 1), row(2, 2, kind="y"), row(3, 70))
@@ -122,7 +118,7 @@ def test_a_drain_is_confirmed_when_results_are_out_and_goes_on_with_the_next_dri
     feed.put(row(1, 1), row(2, 2, kind="y"))
     tracking.process_all_available()
     with monkeypatch.context() as dying:
-        dying.setattr(Drain, "await_ends", lambda _: 1 / 0)  # everything has ended by then, and nothing is released
+        dying.setattr(Finish, "receivers_rest", lambda *_: 1 / 0)  # everything has ended, and nothing is released
         with pytest.raises(TrackingError, match="the drain failed: division by zero"):
             tracking.drain(timeout=120)
     tracking.stop()
@@ -156,14 +152,16 @@ def test_a_drain_that_is_cancelled_in_time_leaves_the_job_to_be_started_again(
     feed.put(row(1, 1), row(2, 2, kind="y"))
     tracking.process_all_available()
     with monkeypatch.context() as cancelling:
-        begin = Drain.__init__
+        gathered = Finish.gathered
 
-        def begin_and_cancel(self: Drain, *given: Any) -> None:
-            begin(self, *given)
-            tracking.client.cancel_drain(job)
+        def gathered_and_cancelled(self: Finish, status: Any) -> bool:
+            try:
+                return gathered(self, status)
+            finally:
+                tracking.client.cancel_drain(job)
 
-        cancelling.setattr(Drain, "__init__", begin_and_cancel)
-        with pytest.raises(TrackingError, match="it was cancelled when the queries that read sources had stopped"):
+        cancelling.setattr(Finish, "gathered", gathered_and_cancelled)
+        with pytest.raises(TrackingError, match="the drain was cancelled when the queries that read sources had"):
             tracking.drain(timeout=120)
     tracking.stop()
     status = tracking.client.job(job)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking
-from spark_client.runtime.drain_watch import DrainWatch
+from spark_client.runtime.drains import DrainWatch
 from tests.client.processes import Line, Server
 from tests.spark.feed import Feed, row
 from tests.spark.waiting import soon

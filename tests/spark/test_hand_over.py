@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError
 from spark_client.counting.runs import Run
-from spark_client.runtime.handing_over import HandingOver
+from spark_client.runtime.quiesce import HandOver
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.waiting import soon
@@ -192,7 +192,7 @@ def test_cancelled_when_its_sources_have_stopped_it_leaves_the_job_to_be_started
     it.put(row(1, 1))
     tracking.process_all_available()
     with monkeypatch.context() as cancelling:
-        cancelling.setattr(HandingOver, "_settle", lambda *_: TrackerClient(it.address).cancel_drain(it.job) and False)
+        cancelling.setattr(HandOver, "_settle", lambda *_: TrackerClient(it.address).cancel_drain(it.job) and False)
         with pytest.raises(TrackingError, match="the hand-over was cancelled when the queries that read sources had"):
             tracking.hand_over(timeout=600)
     tracking.stop()
@@ -211,16 +211,17 @@ def test_cancelled_when_its_sources_have_stopped_it_leaves_the_job_to_be_started
 # ---------------------------------------------------------------- drivers that die
 
 
-def awaited(tracking: Tracking) -> HandingOver:
-    """The attempt that has begun."""
-    soon(lambda: isinstance(tracking._drains._attempt, HandingOver))
+def awaited(tracking: Tracking) -> HandOver:
+    """The goal of the attempt that has begun."""
+    soon(lambda: tracking._drains._attempt is not None)
     attempt = tracking._drains._attempt
-    assert isinstance(attempt, HandingOver)
-    return attempt
+    assert attempt is not None
+    assert isinstance(attempt.goal, HandOver)
+    return attempt.goal
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["_guarded", "_stop_sources", "_settle", "_stop", "_release_guards"])
+@pytest.mark.parametrize("step", ["gathered", "sources_rest", "has_flowed", "receivers_rest", "let_go"])
 def test_a_driver_that_dies_in_a_step_of_it_is_started_again_and_it_goes_on(
     it: Job, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -229,7 +230,7 @@ def test_a_driver_that_dies_in_a_step_of_it_is_started_again_and_it_goes_on(
     tracking.process_all_available()
     it.put(row(3, 3))
     with monkeypatch.context() as dying:
-        dying.setattr(HandingOver, step, lambda *_: 1 / 0)
+        dying.setattr(HandOver, step, lambda *_: 1 / 0)
         with pytest.raises(TrackingError, match="the drain failed: division by zero"):
             tracking.hand_over(timeout=600)
     # No stop(): its runs and guards stay open at the tracker, until the next driver takes them over.
