@@ -1,8 +1,7 @@
 """One run of a tracked query: what it reports to the tracker, and when, and what it reads of its job there.
 
 Producer is the query's id, run the run's, epoch the batch's. An epoch is reported, staged, before Spark commits the
-batch, and committed after. The first component to observe a commit reports it: the thread that follows, or the next
-batch.
+batch, and committed after: see `TrackedQuery.report_commits`.
 """
 
 from __future__ import annotations

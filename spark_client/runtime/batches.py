@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,8 +10,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client.advice import explained
-from spark_client.counting.batch import BatchInput, BatchRows
+from spark_client.counting.batch import BatchInput, BatchResult, BatchRows, StateSize
 from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
 from spark_client.plan.outputs import BatchId
@@ -88,16 +86,15 @@ class BatchQuery(FunctionQuery):
         self.processor = processor
         self._probe = probe
         self._manifest = manifest
-        self._swept = False
 
     @property
     def outlives_its_sources(self) -> bool:
         return self.processor.outlives_its_sources
 
-    def _committed(self, run: Run) -> None:
-        super()._committed(run)
-        if run.last_epoch is not None:
-            self.processor.committed(run.last_epoch)
+    def report_commits(self, proven: int | None = None, *, patient: bool = False) -> None:
+        super().report_commits(proven, patient=patient)
+        if proven is None and (last := self.run.last_epoch) is not None:
+            self.processor.committed(last)
 
     def release_resources(self) -> None:
         self.processor.close()
@@ -110,19 +107,9 @@ class BatchQuery(FunctionQuery):
         if self.metrics is not None and result is not None:
             self.metrics.done(self.run.query, result, self.processor.state_size())
 
-    def process(self, batch: DataFrame, epoch: int) -> None:
-        """Process a batch, and reports it."""
-        run = self.run
-        with self.gate.passed(epoch), within(self._place(epoch)):
-            started, outcomes = time.monotonic(), list[Outcome]()
-            if run.failure is not None:
-                raise explained(run.failure)
-            if not self._swept:
-                self._sweep(run)
-            if epoch:
-                run.await_committed(epoch - 1)  # else Spark would not have begun this one
-            spark = batch.sparkSession
-            self.configure(spark)
+    def carry_out(self, batch: DataFrame, run: Run, epoch: int) -> tuple[BatchResult | None, list[Outcome]]:
+        with within(self._place(epoch)):
+            outcomes, spark = list[Outcome](), batch.sparkSession
             if self._manifest is not None:
                 self._manifest.begin()
             batch_input = self._input(batch, run, epoch)
@@ -140,10 +127,13 @@ class BatchQuery(FunctionQuery):
                 raise explanation from None
             if self._manifest is not None and self._seals:
                 run.seal(epoch, self._manifest.units)
-            self.gate.done(epoch)
-            if self.metrics is not None:
-                took, size = time.monotonic() - started, self.processor.state_size()
-                self.metrics.processed(run.query, took, outcomes, result, size)
+            return result, outcomes
+
+    def state_size(self) -> StateSize | None:
+        return self.processor.state_size()
+
+    def sweep(self, query: str) -> None:
+        self.processor.sweep(query)
 
     def _input(self, batch: DataFrame, run: Run, epoch: int) -> BatchInput | None:
         """Return the rows of a batch; None: it has none."""
@@ -161,9 +151,3 @@ class BatchQuery(FunctionQuery):
             running=lambda: self.query,
             reads_all=self.processor.reads_all,
         )
-
-    def _sweep(self, run: Run) -> None:
-        """Remove what drivers that were killed have left half written, unless this one has been superseded itself."""
-        if run.is_current():
-            self.processor.sweep(run.query)
-        self._swept = True

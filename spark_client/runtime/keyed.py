@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.advice import explained
 from spark_client.columns import named
 from spark_client.counting.batch import BatchResult
 from spark_client.counting.runs import Run
@@ -22,6 +20,7 @@ from spark_client.runtime.queryplan import QueryPlan
 from spark_client.spark_internals.checkpoints import query_id
 from spark_client.windows.belonging import of_steps, tells_of_bad_rows
 from spark_client.windows.substreams import Substream
+from tracker.client import Outcome
 
 _ROWS = "rows"
 
@@ -54,7 +53,6 @@ class KeyedQuery(FunctionQuery):
         self._keyed = keyed
         self._output = output
         self._quarantine = quarantine
-        self._swept = False
 
     def begun(self, epoch: int) -> bool:
         query = query_id(self.checkpoint)
@@ -63,28 +61,18 @@ class KeyedQuery(FunctionQuery):
     def rest(self) -> None:
         """It goes on, as it has to act on what ends."""
 
-    def process(self, batch: DataFrame, epoch: int) -> None:
-        """Write what has come of a batch."""
-        run = self.run
-        with self.gate.passed(epoch):
-            started = time.monotonic()
-            if run.failure is not None:
-                raise explained(run.failure)
-            if not self._swept:
-                self._sweep(run)
-            if epoch:
-                run.await_committed(epoch - 1)
-            run.expect(epoch)
-            self.configure(batch.sparkSession)
-            try:
-                result = self._written(batch, run, epoch)
-            except Exception as error:
-                if not tells_of_bad_rows(error):
-                    raise
-                raise of_steps(self._keyed.stream.segment) from None
-            self.gate.done(epoch)
-            if self.metrics is not None:
-                self.metrics.processed(run.query, time.monotonic() - started, [], result, None)
+    def carry_out(self, batch: DataFrame, run: Run, epoch: int) -> tuple[BatchResult | None, list[Outcome]]:
+        run.expect(epoch)  # its tasks report
+        try:
+            return self._written(batch, run, epoch), []
+        except Exception as error:
+            if not tells_of_bad_rows(error):
+                raise
+            raise of_steps(self._keyed.stream.segment) from None
+
+    def sweep(self, query: str) -> None:
+        self._output.sweep(query)
+        self._quarantine.sweep()
 
     def _written(self, batch: DataFrame, run: Run, epoch: int) -> BatchResult:
         # Once: what is written must be of the same run of the tasks as the state.
@@ -109,13 +97,6 @@ class KeyedQuery(FunctionQuery):
         data = F.to_json(F.struct(f"{LATE}.*")).alias("data")
         table = rows.select(F.col(SCOPE).alias("scope"), name.alias("name"), end.alias("end_time"), data)
         self._quarantine.put(epoch, "row", table, table, late)
-
-    def _sweep(self, run: Run) -> None:
-        """Remove what drivers that were killed have left half written, unless this one has been superseded itself."""
-        if run.is_current():
-            self._output.sweep(run.query)
-            self._quarantine.sweep()
-        self._swept = True
 
 
 def results(keyed: KeyedPlan, rows: DataFrame) -> DataFrame:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
+from spark_client.counting.batch import BatchResult, StateSize
 from spark_client.counting.given_counts import Ledger, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
@@ -27,7 +28,7 @@ from spark_client.spark_internals.checkpoints import clear_unfinished, last_begu
 from spark_client.spark_internals.error_texts import of_two_drivers, sentence_in
 from spark_client.spark_internals.observations import observation_name
 from spark_client.storage.directories import PARQUET
-from tracker.client import Frontier, TrackerError, TrackerUnavailable
+from tracker.client import Frontier, Outcome, TrackerError, TrackerUnavailable
 from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
@@ -162,7 +163,7 @@ class TrackedQuery:
         """
         if self._closed or self._run is None or self.query is None:
             return not self._closed
-        self._committed(self._run)
+        self.report_commits()
         if self._run.failure is None:
             self._announce(self._run)
         now = time.monotonic()
@@ -182,11 +183,21 @@ class TrackedQuery:
         except TrackingError as error:
             run.failure = error  # the next batch fails with it
 
-    def _committed(self, run: Run) -> None:
-        if run.owes:
-            last = last_commit(self.checkpoint)
-            if last is not None:
-                run.committed(last)
+    def report_commits(self, proven: int | None = None, *, patient: bool = False) -> None:
+        """Report to the tracker what Spark has committed. Only this does, whoever finds out first.
+
+        Args:
+            proven: a batch that is committed, as the next one has begun; None: Spark's log is read.
+            patient: whether a tracker that is away is waited for.
+
+        Raises:
+            TrackerError: the tracker refuses; the run has failed then.
+            TrackerUnavailable: no answer; to be called again.
+        """
+        run = self.run
+        last = last_commit(self.checkpoint) if proven is None and (patient or run.owes) else proven
+        if last is not None:
+            (run.await_committed if patient else run.committed)(last)
 
     def abandon(self) -> None:
         """The tracker has refused this run: its query must not go on untracked."""
@@ -304,9 +315,7 @@ class TrackedQuery:
         """Wait until everything that is there has been processed, and the tracker knows of it."""
         if self.query is not None and self.query.isActive:
             self.query.processAllAvailable()
-            last = last_commit(self.checkpoint)
-            if last is not None:
-                self.run.await_committed(last)
+            self.report_commits(patient=True)
 
 
 #: What batches are run with, in the copy of the session that Spark makes for a query.
@@ -324,6 +333,7 @@ class FunctionQuery(TrackedQuery):
     """
 
     metrics: QueryMetrics | None = None
+    _swept = False
 
     @property
     def function(self) -> Callable[[DataFrame, int], None]:
@@ -357,9 +367,40 @@ class FunctionQuery(TrackedQuery):
             self.metrics.failed(self._run.query)
         return shortened(error)
 
-    @abstractmethod
     def process(self, batch: DataFrame, epoch: int) -> None:
-        """Process a batch."""
+        """Process a batch, and report it."""
+        run = self.run
+        with self.gate.passed(epoch):
+            started = time.monotonic()
+            if run.failure is not None:
+                raise explained(run.failure)
+            if not self._swept:
+                if run.is_current():
+                    self.sweep(run.query)
+                self._swept = True
+            if epoch:
+                self.report_commits(epoch - 1, patient=True)  # else Spark would not have begun this one
+            self.configure(batch.sparkSession)
+            result, outcomes = self.carry_out(batch, run, epoch)
+            self.gate.done(epoch)
+            if self.metrics is not None:
+                self.metrics.processed(run.query, time.monotonic() - started, outcomes, result, self.state_size())
+
+    @abstractmethod
+    def carry_out(self, batch: DataFrame, run: Run, epoch: int) -> tuple[BatchResult | None, list[Outcome]]:
+        """Carry out a batch that has been let in.
+
+        Returns:
+            What has come of it, if anything, and the tracker's outcomes of its report.
+        """
+
+    @abstractmethod
+    def sweep(self, query: str) -> None:
+        """Remove what drivers that were killed have left half written. Not called once another run has taken over."""
+
+    def state_size(self) -> StateSize | None:
+        """Return how much its state holds; None: that is not counted."""
+        return None
 
     @staticmethod
     def configure(spark: SparkSession) -> None:
@@ -379,8 +420,8 @@ class NativeQuery(TrackedQuery):
     outlives_its_sources = True
     _last_promised: int | None = None  # the last batch whose promises have been made
 
-    def _committed(self, run: Run) -> None:
-        last = last_commit(self.checkpoint)
+    def report_commits(self, proven: int | None = None, *, patient: bool = False) -> None:  # noqa: ARG002
+        run, last = self.run, last_commit(self.checkpoint)
         if last is None or not self._owes(last) or self.query is None:
             return
         newest = self.query.lastProgress

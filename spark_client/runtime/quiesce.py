@@ -666,8 +666,7 @@ def _has_committed(query: TrackedQuery) -> bool:
     last = last_commit(query.checkpoint)
     if query.gate.last_epoch is not None and not _reaches(last, query.gate.last_epoch):
         return False
-    if last is not None:
-        query.run.await_committed(last)
+    query.report_commits(patient=True)
     return True
 
 
