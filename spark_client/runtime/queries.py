@@ -33,6 +33,9 @@ from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
+_LOOK_EVERY = 0.01  #: seconds between two looks at what Spark has committed
+_RETRY_EVERY = 0.5  #: seconds between two attempts to reach a tracker that is away
+_JOINING = 5.0  #: seconds in which the thread that follows has to end when it is told to
 _LIVES_EVERY = 0.25  #: seconds between two looks at whether a query has ended
 
 _INTERRUPTING = 5.0  #: seconds in which a query that is interrupted has to stop
@@ -80,6 +83,8 @@ class TrackedQuery:
         self._refused: Exception | None = None
         self._closed = False
         self._look_again = 0.0
+        self._unfollowed = threading.Event()
+        self._follower: threading.Thread | None = None
 
     @property
     def fronts(self) -> list[LiveFront]:
@@ -151,8 +156,47 @@ class TrackedQuery:
         if any(front.front.counts for front in self.fronts):
             forget_shared(run)
 
-    def follow(self) -> bool:
-        """Tell the tracker what Spark has committed since the last look, and close the run if the query has ended.
+    @property
+    def followed(self) -> bool:
+        """Whether its commits are reported as they come about, and its end."""
+        return self._follower is not None
+
+    def follow(self, ended: Callable[[], object]) -> None:
+        """Report to the tracker what Spark commits, and that the query has ended, soon after; in a thread of its own.
+
+        Args:
+            ended: called in that thread when it has done its last.
+        """
+        self._follower = threading.Thread(target=self._follow, args=[ended], name="tracking-commits", daemon=True)
+        self._follower.start()
+
+    def unfollow(self) -> None:
+        """Follow the query no longer: when this returns, its thread has ended, or does after a call under way."""
+        self._unfollowed.set()
+        if (follower := self._follower) is not None and follower is not threading.current_thread():
+            follower.join(_JOINING)
+
+    def _follow(self, ended: Callable[[], object]) -> None:
+        goes_on, complained = True, False
+        while goes_on and not self._unfollowed.is_set():
+            pause = _LOOK_EVERY
+            try:
+                goes_on, complained = self._look(), False
+            except TrackerUnavailable as error:
+                pause = _RETRY_EVERY
+                if not complained:
+                    _log.warning("what Spark has committed waits for the tracker: %s", error)
+                complained = True
+            except Exception as error:
+                _log.error("query %s: %s", self.query.id if self.query else "?", explained(error))
+                self.abandon()
+                goes_on = False
+            self._unfollowed.wait(pause)
+        self._follower = None
+        ended()
+
+    def _look(self) -> bool:
+        """Report what Spark has committed since the last look, and close the run if the query has ended.
 
         Returns:
             Whether there is something left to follow.

@@ -1,4 +1,4 @@
-"""The queries of one `Tracking` while they run: one thread follows them all, for as long as there is one.
+"""The queries of one `Tracking`: started one by one, known by their ids, checked and stopped together.
 
 A query that is started again takes the place of its former run here: what went wrong in that one concerns nobody any
 more.
@@ -18,24 +18,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.advice import explained
 from spark_client.errors import TrackingError
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.spark_internals.checkpoints import query_id
-from tracker.client import TrackerError, TrackerUnavailable
+from tracker.client import TrackerError
 
 _log = logging.getLogger("spark_client")
-
-_LOOK_EVERY = 0.01  #: seconds between two looks at what Spark has committed
-_RETRY_EVERY = 0.5  #: seconds between two attempts to reach a tracker that is away
-_JOINING = 5.0  #: seconds in which the thread that follows has to end when it is told to
 
 
 class Running:
     """The queries that one `Tracking` has started.
 
     Args:
-        at_rest: called when the last query that ran has ended, in the thread that follows.
+        at_rest: called when the last query that ran has ended, in the thread that followed it.
     """
 
     def __init__(self, at_rest: Callable[[], object]) -> None:
@@ -43,9 +38,6 @@ class Running:
         self._lock = threading.Lock()
         self._known: dict[str, TrackedQuery] = {}  # the newest of each, by query id
         self._starting: set[TrackedQuery] = set()
-        self._followed: set[TrackedQuery] = set()
-        self._follower: threading.Thread | None = None
-        self._wake = threading.Event()
 
     @property
     def queries(self) -> list[TrackedQuery]:
@@ -56,8 +48,7 @@ class Running:
     @property
     def active(self) -> int:
         """How many queries run."""
-        with self._lock:
-            return len(self._followed)
+        return sum(tracked.followed for tracked in self.queries)
 
     def launch(self, spark: SparkSession, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         """Start a query.
@@ -73,13 +64,9 @@ class Running:
                 tracked.query = query
                 former = self._known.get(str(query.id))
                 self._known[str(query.id)] = tracked
-                self._followed.add(tracked)
-                if former is not None:
-                    self._followed.discard(former)
-                if self._follower is None:
-                    self._wake.clear()
-                    self._follower = threading.Thread(target=self._follow, name="tracking-commits", daemon=True)
-                    self._follower.start()
+            if former is not None:
+                former.unfollow()
+            tracked.follow(self._ended)
         finally:
             with self._lock:
                 self._starting.discard(tracked)
@@ -99,8 +86,8 @@ class Running:
     def _forget(self, tracked: TrackedQuery, query: str) -> None:
         """It never ran."""
         tracked.close(patient=False)
+        tracked.unfollow()
         with self._lock:
-            self._followed.discard(tracked)
             if self._known.get(query) is tracked:
                 del self._known[query]
 
@@ -137,11 +124,6 @@ class Running:
                 ).start()
             else:
                 self._end(tracked, max(0.0, until - time.monotonic()))
-        follower = self._follower
-        if follower is not None and follower is not threading.current_thread():
-            self._wake.set()
-            if not any(tracked.gate.inside for tracked in queries):
-                follower.join(_JOINING)
 
     def _end(self, tracked: TrackedQuery, patience: float) -> None:
         tracked.stop(patience)
@@ -156,38 +138,11 @@ class Running:
                 )
         except TrackerError as error:
             _log.warning("query %s has stopped, but: %s", tracked.query.id, error)
-        with self._lock:
-            self._followed.discard(tracked)
+        tracked.unfollow()
 
-    def _follow(self) -> None:
-        """Tell the tracker what Spark has committed, and which queries have ended, soon after they have."""
-        pause, complained = _LOOK_EVERY, False
-        while True:
-            with self._lock:
-                if not self._followed:
-                    self._follower = None
-                    break
-                followed = list(self._followed)
-            pause = _LOOK_EVERY
-            for tracked in followed:
-                goes_on = False
-                try:
-                    goes_on = tracked.follow()
-                except TrackerUnavailable as error:
-                    goes_on, pause = True, _RETRY_EVERY
-                    if not complained:
-                        _log.warning("what Spark has committed waits for the tracker: %s", error)
-                        complained = True
-                except Exception as error:
-                    _log.error("query %s: %s", tracked.query.id if tracked.query else "?", explained(error))
-                    tracked.abandon()
-                else:
-                    complained = False
-                if not goes_on:
-                    with self._lock:
-                        self._followed.discard(tracked)
-            self._wake.wait(pause)
-        self._at_rest()
+    def _ended(self) -> None:
+        if not self.active:
+            self._at_rest()
 
 
 class _Place:
