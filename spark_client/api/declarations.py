@@ -12,9 +12,8 @@ from spark_client.aggregates.aggregate import Aggregate
 from spark_client.api.assembly import state_segment
 from spark_client.api.reading import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
-from spark_client.api.several import Outputs, SeveralWriter
-from spark_client.api.stateful import StatefulDeclarations
 from spark_client.api.streams import TrackedStream
+from spark_client.api.writer import Starter
 from spark_client.channels.channel import Channel
 from spark_client.channels.database import TableChannel
 from spark_client.channels.files import FileChannel
@@ -23,6 +22,7 @@ from spark_client.channels.received import Received
 from spark_client.columns import TRACKER, ColumnOrName, bytewise, column, names_of, resolve
 from spark_client.errors import UsageError
 from spark_client.fronts.front import Front, ManualFront
+from spark_client.plan.graph import JobGraph
 from spark_client.plan.layouts import derived_layout
 from spark_client.plan.names import check_columns
 from spark_client.plan.releases import OnOverflow, ReleasePlan
@@ -38,14 +38,17 @@ from spark_client.windows.declaration import Window, dated, declare, zone_by_row
 from spark_client.windows.durations import Duration
 
 
-class Declarations(StatefulDeclarations):
-    """The declarations of one job.
+class Declarations:
+    """The declarations of one job's streams, channels and releases.
 
-    Attributes:
-        spark: the session.
-        job: the job's name.
-        client: calls its trackers.
+    Args:
+        tracking: starts what is made of them.
+        graph: of the job, which they make.
     """
+
+    def __init__(self, tracking: Starter, graph: JobGraph) -> None:
+        self._tracking = tracking
+        self._graph = graph
 
     def source(
         self,
@@ -122,7 +125,7 @@ class Declarations(StatefulDeclarations):
             belongs,
             tuple(bytewise(df, value) for value in identity),
             chosen,
-            self.job,
+            self._tracking.job,
             names_of([each for each in (scope, when, zone, *identity) if each is not None]),
             derived_layout(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
             counted,
@@ -133,7 +136,9 @@ class Declarations(StatefulDeclarations):
         chosen.bind(segment, df, rule, (scope_of, key), time)
         self._graph.declare_fronts(chosen.names, segment)
         reader = SourceReader(df, origin)
-        return TrackedStream(self, Readable(Stream(origin), reader.native(), reader, chosen.live(self.spark)))
+        return TrackedStream(
+            self._tracking, Readable(Stream(origin), reader.native(), reader, chosen.live(self._tracking.spark))
+        )
 
     def channel(self, segment: str, path: str, *, keep: bool = False) -> FileChannel:
         """Return a channel of files between two queries.
@@ -216,8 +221,8 @@ class Declarations(StatefulDeclarations):
         """
         plan = Stream(Received.of(channel))
         self._graph.consume(channel.segment)
-        reader = ChannelReader(self.spark, channel, max_epochs_per_trigger)
-        return TrackedStream(self, Readable(plan, channel.shape(self.spark), reader))
+        reader = ChannelReader(self._tracking.spark, channel, max_epochs_per_trigger)
+        return TrackedStream(self._tracking, Readable(plan, channel.shape(self._tracking.spark), reader))
 
     def release(
         self,
@@ -261,25 +266,6 @@ class Declarations(StatefulDeclarations):
         plan = declare_release(rows.plan, rows.df, keys, aggs, columns, revisions, completeness, on_overflow, early)
         return Released(stream, plan)
 
-    def write_together(self, outputs: Outputs) -> SeveralWriter:
-        """Begin the output of one query that makes several releases of one stream, or write one to several places.
-
-        Each batch is read and counted once, and acts on the same ends for all. Each output has each result once.
-
-        Args:
-            outputs: by name, which its part of the checkpoint is kept by: ``released.writeStream`` with where its
-                results go; or, of one release, several such by the place's name.
-
-        Raises:
-            UsageError: they are not of one stream, or one of them needs a query of its own.
-
-        >>> tracking.write_together({                                                      # doctest: +SKIP
-        ...     "by_kind": by_kind.writeStream.format("parquet").option("path", "/data/by_kind"),
-        ...     "by_shop": {"table": by_shop.writeStream.sink(tables), "topic": by_shop.writeStream.sink(topic)},
-        ... }).option("checkpointLocation", "/cp").start()
-        """
-        return SeveralWriter(self, outputs)
-
     def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
         """A query will send rows into a channel: the graph and the channel learn of it."""
         origin = rows.plan.input
@@ -293,7 +279,7 @@ class Declarations(StatefulDeclarations):
                 "a release that sends its results on has to read from a channel: send the source's rows through "
                 "one first"
             )
-        schema = Aggregation(release).tracked_schema(rows.df, self.job)
+        schema = Aggregation(release).tracked_schema(rows.df, self._tracking.job)
         state = state_segment(release)
         self._graph.declare_state(state)
         self._graph.feed(origin.segment, state)

@@ -6,19 +6,19 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.assembly import Assembly
-from spark_client.api.checkpoints import Checkpoints
 from spark_client.api.declarations import Declarations
 from spark_client.api.refusals import check_session, check_start
-from spark_client.api.several import SeveralWriter
+from spark_client.api.several import Outputs, SeveralWriter
+from spark_client.api.stateful import StatefulDeclarations
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.counting.batch import CountingMode
@@ -27,17 +27,20 @@ from spark_client.errors import UsageError
 from spark_client.fronts.front import Rows
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.names import check_job
-from spark_client.release.revisions import Revision, Revisions
+from spark_client.release.early import early_rows
+from spark_client.release.revisions import Revision, Revisions, late_rows
+from spark_client.release.single import kept_at
 from spark_client.runtime.definition import Definition
 from spark_client.runtime.drains import Drains
 from spark_client.runtime.metrics import JobMetrics, MetricsServer
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
-from spark_client.storage.directories import check_store, local_path
+from spark_client.storage.directories import check_store, local_path, read_json
 from spark_client.trackers.jobclient import Trackers
 from spark_client.windows import durations
 from spark_client.windows.durations import Duration
+from spark_client.windows.substreams import Substreams
 from tracker.client import Credentials, DrainMode, Ordering
 from tracker.contract.notebooks import table
 
@@ -45,7 +48,24 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-class Tracking(Declarations, Checkpoints):
+_Part = TypeVar("_Part")
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
+
+
+def _by(
+    part: str, method: Callable[Concatenate[_Part, _Given], _Made]
+) -> Callable[Concatenate[Tracking, _Given], _Made]:
+    """Return a method of `Tracking` that one of its parts carries out, with that one's arguments and documentation."""
+
+    @wraps(method)
+    def delegated(self: Tracking, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+        return method(getattr(self, part), *args, **kwargs)
+
+    return delegated
+
+
+class Tracking:
     """Tracks the queries of one job in one Spark session.
 
     Declare sources, channels and releases first, then start the queries: the first start defines the job with the graph
@@ -153,6 +173,8 @@ class Tracking(Declarations, Checkpoints):
         settings = JobSettings(job, trackers, probe, self._max_away, remembered)
         counting = None if registry is None else JobMetrics(registry, job)
         self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition, counting)
+        self._declarations = Declarations(self, self._graph)
+        self._stateful = StatefulDeclarations(self, self._assembly)
         self._running = Running(lambda: self._drains.at_rest())
         self.pausing = threading.Lock()  #: who holds it may pause the queries
         self._drains = Drains(spark, self.client, job, deployment, self._running, self._graph)
@@ -185,7 +207,87 @@ class Tracking(Declarations, Checkpoints):
         """The queries that were started here: the newest run of each, whether it goes on or has ended."""
         return self._running.queries
 
-    # ---------------------------------------------------------------- what came late
+    @property
+    def source_rules(self) -> Mapping[str, Substreams]:
+        """How the rows of the sources that are declared fall into substreams, by segment."""
+        return self._graph.rules
+
+    # ---------------------------------------------------------------- declarations
+
+    source = _by("_declarations", Declarations.source)
+    channel = _by("_declarations", Declarations.channel)
+    table_channel = _by("_declarations", Declarations.table_channel)
+    kafka_channel = _by("_declarations", Declarations.kafka_channel)
+    receive = _by("_declarations", Declarations.receive)
+    release = _by("_declarations", Declarations.release)
+    sends = _by("_declarations", Declarations.sends)
+    with_watermark = _by("_stateful", StatefulDeclarations.with_watermark)
+    transform_with_state = _by("_stateful", StatefulDeclarations.transform_with_state)
+    write_stream = _by("_stateful", StatefulDeclarations.write_stream)
+    events = _by("_stateful", StatefulDeclarations.events)
+
+    def write_together(self, outputs: Outputs) -> SeveralWriter:
+        """Begin the output of one query that makes several releases of one stream, or write one to several places.
+
+        Each batch is read and counted once, and acts on the same ends for all. Each output has each result once.
+
+        Args:
+            outputs: by name, which its part of the checkpoint is kept by: ``released.writeStream`` with where its
+                results go; or, of one release, several such by the place's name.
+
+        Raises:
+            UsageError: they are not of one stream, or one of them needs a query of its own.
+
+        >>> tracking.write_together({                                                      # doctest: +SKIP
+        ...     "by_kind": by_kind.writeStream.format("parquet").option("path", "/data/by_kind"),
+        ...     "by_shop": {"table": by_shop.writeStream.sink(tables), "topic": by_shop.writeStream.sink(topic)},
+        ... }).option("checkpointLocation", "/cp").start()
+        """
+        return SeveralWriter(self, outputs)
+
+    # ---------------------------------------------------------------- what came late, or early
+
+    def late(self, checkpoint: str, late_path: str | None = None) -> DataFrame:
+        """Return what a query has set aside: late rows, and rows of no substream: `LATE_SCHEMA`, with ``revision``.
+
+        Args:
+            checkpoint: of the query, which need not run.
+            late_path: the query's option, if it was given.
+
+        Returns:
+            One row for each late row (``kind`` ``row``), or for each result row that late rows would have made
+            (``aggregate``); ``revision`` is null for what was not reopened. And one for each row that belongs to no
+            substream (``bad``), with the reason: see `source`, on_bad_rows.
+        """
+        path = local_path(checkpoint, "checkpoint")
+        return late_rows(self.spark, path, local_path(late_path or path / "tracker" / "late", "late_path"))
+
+    def early(self, checkpoint: str, early_path: str | None = None, *, release: str = "") -> DataFrame:
+        """Return the newest early results of a release that writes files: one row for each key of what is open yet.
+
+        They are of the moment in which this is called: call it again for newer ones. A reader of both reads these
+        first, then the final ones, and takes the final one of a key that is in both.
+
+        Args:
+            checkpoint: of the query, which need not run; it was declared with ``release(…, early=…)``.
+            early_path: the query's option, if it was given.
+            release: its name, if the query has several (`write_together`).
+
+        Returns:
+            Rows with the columns of the results; ``final`` is false, and ``as_of`` the last batch whose rows are in it.
+
+        Raises:
+            UsageError: there are none yet.
+
+        >>> tracking.early("/data/cp").orderBy("shop").show()                              # doctest: +SKIP
+        """
+        path = local_path(checkpoint, "checkpoint")
+        own = kept_at(path, release)
+        query = read_json(path / "tracker" / "query.json")
+        if query is None:
+            raise UsageError(f"{path} is no checkpoint of a tracked query that has been started")
+        rule = Substreams.from_json(query["substreams"])
+        return early_rows(self.spark, local_path(early_path or own / "early", "early_path"), own / "state", rule)
 
     def reopen(
         self,

@@ -2,69 +2,34 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.assembly import Assembly
 from spark_client.api.keyed import KeyedResults, declared
-from spark_client.api.reading import Readable
-from spark_client.api.several import SeveralWriter
 from spark_client.api.streams import TrackedStream
-from spark_client.api.writer import NativeWriter, TrackedWriter
-from spark_client.channels.channel import Channel
+from spark_client.api.writer import NativeWriter, Starter
 from spark_client.channels.received import Received
 from spark_client.columns import resolve
 from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
-from spark_client.plan.graph import JobGraph
 from spark_client.plan.keyed import SubstreamProcessor
-from spark_client.plan.releases import ReleasePlan
-from spark_client.runtime.definition import Definition
-from spark_client.trackers.jobclient import JobClient
 from spark_client.windows.eventtime import WALL
-from spark_client.windows.substreams import Substreams
 
 
-class StatefulDeclarations(ABC):
-    """Those declarations of one job whose state Spark keeps.
+class StatefulDeclarations:
+    """The declarations of one job whose state Spark keeps.
 
-    Attributes:
-        spark: the session.
-        job: the job's name.
-        client: calls its trackers.
+    Args:
+        tracking: starts what is made of them.
+        assembly: makes its queries.
     """
 
-    spark: SparkSession
-    job: str
-    client: JobClient
-    _graph: JobGraph
-    _definition: Definition
-    _assembly: Assembly
-
-    @property
-    def source_rules(self) -> Mapping[str, Substreams]:
-        """How the rows of the sources that are declared fall into substreams, by segment."""
-        return self._graph.rules
-
-    @abstractmethod
-    def define(self) -> None:
-        """Define the job at the tracker, with all that is declared; the first start of a query does so."""
-
-    @abstractmethod
-    def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
-        """Start what a writer describes."""
-
-    @abstractmethod
-    def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Start what a `NativeWriter` describes."""
-
-    @abstractmethod
-    def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
-        """A query will send rows into a channel: the graph and the channel learn of it."""
+    def __init__(self, tracking: Starter, assembly: Assembly) -> None:
+        self._tracking = tracking
+        self._assembly = assembly
 
     def with_watermark(self, stream: TrackedStream, time: str, over: TimeSemantics) -> DataFrame:
         """Return the stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
@@ -109,7 +74,7 @@ class StatefulDeclarations(ABC):
             )
         if not source.rule.windows:
             raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
-        self._definition.require_progress()
+        self._assembly.definition.require_progress()
         if isinstance(source, Received) and not source.channel.exact:
             raise UsageError(
                 f"with_watermark: the rows of {stream.segment!r} come at least once, and Spark's operators would count "
@@ -145,8 +110,8 @@ class StatefulDeclarations(ABC):
             reads: the tracked streams it was made of.
         """
         streams = [reads] if isinstance(reads, TrackedStream) else list(reads)
-        return NativeWriter(self, df, [stream.readable for stream in streams])
+        return NativeWriter(self._tracking, df, [stream.readable for stream in streams])
 
-    def events(self, **options: str) -> DataFrame:
+    def events(self, /, **options: str) -> DataFrame:
         """Return the job's events as a streaming DataFrame: ``spark.readStream.format("tracker")`` with its options."""
         return self._assembly.events(**options)
