@@ -84,10 +84,6 @@ class Assembly:
     def plan(self, writer: TrackedWriter | SeveralWriter, checkpoint: Path) -> QueryPlan:
         """Return the plan of the query that a writer describes.
 
-        Args:
-            writer: it.
-            checkpoint: the query's.
-
         Raises:
             UsageError: something does not fit, or cannot be written.
         """
@@ -141,10 +137,6 @@ class Assembly:
     def query(self, writer: TrackedWriter | SeveralWriter, checkpoint: Path) -> tuple[FunctionQuery, Start]:
         """Make the query that a writer describes, and what starts it. The job is defined already.
 
-        Args:
-            writer: it.
-            checkpoint: the query's.
-
         Raises:
             UsageError: something does not fit, or cannot be written.
         """
@@ -173,7 +165,6 @@ class Assembly:
 
         Args:
             reads: the streams that it is made of.
-            checkpoint: the query's.
 
         Raises:
             UsageError: something does not fit.
@@ -192,7 +183,6 @@ class Assembly:
         """Return the rows of a stream under the exact watermark.
 
         Args:
-            rows: of the stream.
             time: its column of event time.
             over: what lives by the watermark.
 
@@ -266,8 +256,6 @@ class Assembly:
         """Check whether the query is still what it was when it wrote its checkpoint.
 
         Args:
-            plan: of the query.
-            tracked: it.
             kept: how many substreams its state holds, by the name of each release.
         """
         checkpoint = plan.checkpoint

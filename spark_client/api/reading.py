@@ -136,8 +136,6 @@ def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> Dat
     """Return a job's events as a streaming DataFrame.
 
     Args:
-        settings: of the job.
-        spark: the session.
         options: of the source ``tracker``.
     """
     trackers = settings.trackers
@@ -151,10 +149,6 @@ def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> Dat
 def wake_ups(plan: QueryPlan, spark: SparkSession) -> DataFrame | None:
     """Return the stream that makes a batch of a release happen when something has ended; None: the query releases
     nothing.
-
-    Args:
-        plan: of the query.
-        spark: the session.
     """
     if plan.release is None:
         return None

@@ -104,10 +104,8 @@ def check_start(
 
     Args:
         reads: the streams that it reads.
-        checkpoint: its own.
         name: that Spark is to call it; None: none.
         started: the queries that were started here, also those that have ended.
-        spark: the session.
 
     Raises:
         UsageError: a segment would have two consumers, or a checkpoint or a name two queries; or a setting of the

@@ -189,7 +189,6 @@ class TrackedWriter(QueryOptions):
         """Send the rows to another query.
 
         Args:
-            channel: of `Tracking.channel`.
             ordinal: columns that tell apart the rows made of one row (the position of an `explode`, a key of what it
                 was joined with), if there can be several.
         """
@@ -205,7 +204,6 @@ class TrackedWriter(QueryOptions):
 
         Args:
             routes: channels of `Tracking.channel`, with their conditions; None: for all rows that are left.
-            ordinal: as for `channel`.
 
         >>> again.transform(try_it).writeStream.route(                                     # doctest: +SKIP
         ...     [(clean, "error is null"), (retry, "attempts < 5"), (given_up, None)]

@@ -21,9 +21,6 @@ _SECRETS: Final = ("token", "password", "secret")
 def options_of(credentials: Credentials) -> dict[str, str]:
     """Return the options of the source for a client's credentials.
 
-    Args:
-        credentials: the client's.
-
     >>> options_of(Credentials(ca="/etc/ca.pem"))
     {'tls_ca': '/etc/ca.pem'}
     """
@@ -33,9 +30,6 @@ def options_of(credentials: Credentials) -> dict[str, str]:
 
 def credentials_of(options: Mapping[str, str]) -> Credentials:
     """Return the credentials that options name; those of the environment, if they name none.
-
-    Args:
-        options: of the source.
 
     Raises:
         UsageError: `tls_cert` or `tls_key` lacks the other.

@@ -37,9 +37,7 @@ def await_commits(client: JobClient, job: str, checkpoint: Path, seconds: float)
     """Wait until the tracker has learnt of all that Spark has committed of a query.
 
     Args:
-        client: of the job.
         job: that it is of.
-        checkpoint: the query's.
         seconds: after which it is not waited for any more: its driver follows it, and may have died.
     """
     last = last_commit(checkpoint)
@@ -146,7 +144,6 @@ class EventStream(LastingReader):
         """Return the next events after `start` that nothing is known of; None: the run takes no more.
 
         Args:
-            start: where Spark is.
             limit: at most so many of each log.
         """
         options = self._options

@@ -54,7 +54,6 @@ def batch_query(
     """Return the runtime of a query. Its job is defined already.
 
     Args:
-        plan: of the query.
         spark: the session that it is to run in.
         client: of the job; None: one of its own.
         front: of its source; None: made from the plan.
@@ -91,9 +90,6 @@ def keyed_query(plan: QueryPlan, keyed: KeyedPlan, client: JobClient, front: Liv
     """Return the runtime of a query with a user's own state. Its job is defined already.
 
     Args:
-        plan: of the query.
-        keyed: of its state.
-        client: of the job.
         front: of its source; None: it receives from a channel.
     """
     quarantine = Quarantine(plan.checkpoint, plan.late, None)
@@ -114,10 +110,8 @@ def probe_of(
     """Return a probe for the executors.
 
     Args:
-        settings: of the job.
         rule: how the rows that pass fall into substreams.
         segment: that they are counted on.
-        direction: which way.
         batch: that they are of; None: as the task's own context has it.
         largest: what one report may have.
         manifest: records whose reports are kept.

@@ -61,7 +61,6 @@ class BatchQuery(FunctionQuery):
 
     Args:
         read: the stream that it reads.
-        plan: of the query.
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
         processor: what it does with its batches.
         probe: makes the executors' probe of a batch; None: the driver counts.

@@ -25,8 +25,6 @@ def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str
     """Return what a query is, by aspect: plain data.
 
     Args:
-        job: its job.
-        stream: that it reads.
         release: what it releases of it; None: it passes the rows on.
     """
     rule = stream.input.rule
@@ -53,7 +51,6 @@ def checked(
         now: what it is, by aspect: plain data.
         kept: how many substreams its state holds; aspects that only shape the state may change while it holds none.
         interrupted: a batch that has published something and is not committed: it is to be run again as it was.
-        checkpoint: the query's.
 
     Returns:
         What is to be written down there.

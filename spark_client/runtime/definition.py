@@ -23,8 +23,6 @@ class Definition:
     """Defines one job.
 
     Args:
-        client: of the job.
-        job: the job's name.
         deployment: which deployment of it.
         graph: as far as it is declared.
         rules: of the job, by their names in `JobSpec`.

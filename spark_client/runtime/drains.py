@@ -37,12 +37,7 @@ class Drains:
     """Drains of one job.
 
     Args:
-        spark: the session.
-        client: of the job.
-        job: the job's name.
-        deployment: of it.
         running: the queries of this application.
-        graph: of the job.
     """
 
     def __init__(
@@ -158,9 +153,6 @@ class Drains:
     def finish(self, front: LiveFront) -> None:
         """Finish a source: it will send nothing more.
 
-        Args:
-            front: the source's.
-
         Raises:
             TrackingError: the tracker refuses.
         """
@@ -194,9 +186,6 @@ class DrainWatch:
     """A thread and a watch at each of the job's trackers while it is open; nothing when it is closed.
 
     Args:
-        client: of the job.
-        job: whose drains.
-        deployment: of it.
         requested: called with its mode when a drain of it was asked for, and every tracker has it; may be called again
             for the same one, and by several threads.
     """

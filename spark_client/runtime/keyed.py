@@ -30,8 +30,6 @@ class KeyedQuery(FunctionQuery):
 
     Args:
         read: the stream that it reads.
-        plan: of the query.
-        keyed: of its state.
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
         output: where its results go.
         quarantine: where late rows go.

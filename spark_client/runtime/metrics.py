@@ -127,7 +127,6 @@ class JobMetrics:
 
     Args:
         registry: where they are registered.
-        job: its name.
 
     Raises:
         UsageError: prometheus-client is not installed.
@@ -165,11 +164,7 @@ class QueryMetrics:
         self._name = name
 
     def failed(self, query: str) -> None:
-        """Count a batch that failed.
-
-        Args:
-            query: the query's id.
-        """
+        """Count a batch that failed."""
         self._families.batches.labels(self._job, self._name or query, "failed").inc()
 
     def processed(
@@ -183,7 +178,6 @@ class QueryMetrics:
         """Count a batch whose report the tracker has taken.
 
         Args:
-            query: the query's id.
             seconds: that the batch took.
             outcomes: of the report's messages.
             result: what the batch has done; None: nothing was to be done.
@@ -202,8 +196,6 @@ class QueryMetrics:
         """Count what a batch has done, or a drain in the place of one.
 
         Args:
-            query: the query's id.
-            result: it.
             size: of the query's state; None: it has none.
         """
         families, labels = self._families, (self._job, self._name or query)

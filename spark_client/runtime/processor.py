@@ -17,7 +17,6 @@ class Forward:
     """Passes rows on.
 
     Args:
-        output: where they go.
         quarantine: where rows go that belong to no substream.
         has_fronts: whether the query reads a source: it ends with it.
     """
@@ -89,9 +88,6 @@ class BatchProcessor(Protocol):
 
         Args:
             batch_input: its rows; None: it has none.
-            run: the query's.
-            epoch: the batch's number.
-            spark: the batch's session.
 
         Returns:
             What is to be reported of it; None: nothing.
@@ -111,7 +107,6 @@ class BatchProcessor(Protocol):
 
         Args:
             query: its id; None: it never ran.
-            epoch: the batch's number.
         """
         ...
 

@@ -59,7 +59,6 @@ class TrackedQuery:
 
     Args:
         reads: the streams it takes its rows from.
-        checkpoint: its own.
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
 
     Attributes:
@@ -124,8 +123,6 @@ class TrackedQuery:
         """Open the run; what goes wrong is raised by `run`.
 
         Args:
-            query: its id.
-            run: the run's.
             begun: whether Spark may have begun its first batch.
         """
         with self._opening:
@@ -267,11 +264,7 @@ class TrackedQuery:
         """Give back what the query needed while it ran."""
 
     def drain(self, spark: SparkSession) -> None:
-        """Publish what is left when no other batch will come: the query has stopped.
-
-        Args:
-            spark: the session.
-        """
+        """Publish what is left when no other batch will come: the query has stopped."""
 
     def begun(self, epoch: int) -> bool:  # noqa: ARG002 - others have
         """Return whether an attempt of a batch may have published something, so that no other batch may take its

@@ -197,9 +197,6 @@ class Drain(Goal):
     """A goal that was asked for at the tracker.
 
     Args:
-        client: of the job.
-        job: that is drained.
-        deployment: of it.
         queries: gives those of this application.
 
     Attributes:
@@ -279,11 +276,7 @@ class Finish(Drain):
     """The goal that all ends: sources stop and finish, what was read is released, and all queries stop.
 
     Args:
-        client: of the job.
-        job: that is drained.
-        deployment: of it.
         queries: gives those of this application.
-        spark: the session.
         expected: gives the segments that queries of this application are to read.
     """
 
@@ -478,7 +471,6 @@ def missing(status: JobStatus, own: Set[str], read: Set[str], interrupted: Seque
     """Return what a hand-over waits for, as one application sees it, and what to do.
 
     Args:
-        status: of the job.
         own: the queries of the application, which it hands over.
         read: the segments that those of them read which run.
         interrupted: the checkpoints of those that do not, and have a batch to complete.
@@ -515,8 +507,6 @@ class Pause(Goal):
     """The goal of a moment's rest between two epochs of the sources: what is done then finds all queries alike.
 
     Args:
-        client: of the job.
-        job: its name.
         queries: of this application: all that run of the job.
         until: the monotonic time by which it has to rest.
 
@@ -628,8 +618,6 @@ def paused(client: JobClient, job: str, queries: Sequence[TrackedQuery], timeout
     """Keep the job at rest meanwhile, and yield how it stands. Then the sources' batches go on where they waited.
 
     Args:
-        client: of the job.
-        job: its name.
         queries: of this application: all that run of the job.
         timeout: seconds in which it has to come to rest; None: for as long as it takes.
 

@@ -164,9 +164,7 @@ def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[]
     checkpoint, by whichever `Tracking` of the process, come one after the other: both have that id.
 
     Args:
-        spark: the session.
         tracked: what it is to us.
-        start: starts it.
     """
     with _looking:
         place = _places.setdefault(tracked.checkpoint.resolve(), _Place())

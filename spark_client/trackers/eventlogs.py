@@ -51,7 +51,6 @@ class Subscriptions:
         """Acknowledge what is up to a place: see `Subscription.ack`.
 
         Args:
-            place: it.
             timeout: one attempt at each log, of so many seconds; None: as the client repeats calls.
         """
         for subscription, seq in zip(self._subscriptions, place.seqs, strict=True):
@@ -59,12 +58,7 @@ class Subscriptions:
 
 
 class EventLogs:
-    """Reads the logs of one job.
-
-    Args:
-        client: of the job.
-        job: its name.
-    """
+    """Reads the logs of one job."""
 
     def __init__(self, client: JobClient, job: str) -> None:
         self._client = client
@@ -89,7 +83,6 @@ class EventLogs:
         Args:
             after: the events after it.
             up_to: the events up to it; None: up to the newest.
-            segments: whose events.
 
         Returns:
             The events, and the place after them.
@@ -125,7 +118,6 @@ class EventLogs:
         Args:
             name: of the subscription, at each log.
             after: where a subscription begins that is new.
-            segments: whose events.
             max_age: for how long at most; None: as the tracker likes.
             scopes: of which scopes; empty: of all.
             anew: where events after the place were dropped, begin at the oldest that is kept.
