@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from spark_client import aggregates, debezium
     from spark_client.aggregates.aggregate import Aggregate
     from spark_client.api.keyed import KeyedResults, KeyedWriter
+    from spark_client.api.multi_output import SeveralWriter
+    from spark_client.api.other_jobs import wait_for_end, wait_for_results
     from spark_client.api.released import Released
     from spark_client.api.session import Tracking
-    from spark_client.api.several import SeveralWriter
     from spark_client.api.snapshots import Snapshot, Snapshots
     from spark_client.api.streams import TrackedStream
-    from spark_client.api.waiting import wait_for_end, wait_for_results
     from spark_client.api.writer import NativeWriter, TrackedWriter
     from spark_client.channels.channel import Channel
     from spark_client.channels.database import TableChannel, channel_tables
@@ -157,7 +157,7 @@ _ORIGINS: Final = {
     "Revision": "release.revisions",
     "SUBSTREAM_SCHEMA": "datasource.rows",
     "Schedule": "fronts.schedule",
-    "SeveralWriter": "api.several",
+    "SeveralWriter": "api.multi_output",
     "ShadowedJob": "shadow.job",
     "Sink": "plan.outputs",
     "Snapshot": "api.snapshots",
@@ -194,8 +194,8 @@ _ORIGINS: Final = {
     "source_label": "plan.labels",
     "aggregates": "aggregates:",
     "debezium": "debezium:",
-    "wait_for_end": "api.waiting",
-    "wait_for_results": "api.waiting",
+    "wait_for_end": "api.other_jobs",
+    "wait_for_results": "api.other_jobs",
 }
 
 

@@ -14,10 +14,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.keyed import KeyedWriter, check_provider
+from spark_client.api.multi_output import SeveralWriter
 from spark_client.api.places import Places
 from spark_client.api.queryoptions import OWN
-from spark_client.api.reading import Readable, Reader, SourceReader, events_of, wake_ups
-from spark_client.api.several import SeveralWriter
+from spark_client.api.readers import Readable, Reader, SourceReader, events_of, wake_ups
 from spark_client.api.writer import TrackedWriter
 from spark_client.columns import TRACKER, session_zone
 from spark_client.counting.probes import TaskPromises

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate
 from spark_client.api.assembly import state_segment
-from spark_client.api.reading import ChannelReader, Readable, SourceReader
+from spark_client.api.readers import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import Starter

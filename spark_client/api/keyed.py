@@ -11,7 +11,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.api.reading import Readable
+from spark_client.api.readers import Readable
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import Starter, TrackedWriter
 from spark_client.channels.channel import Channel

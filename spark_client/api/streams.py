@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 
-from spark_client.api.reading import Readable
+from spark_client.api.readers import Readable
 from spark_client.api.writer import Starter, TrackedWriter
 from spark_client.columns import TRACKER
 from spark_client.errors import UsageError

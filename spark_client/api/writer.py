@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.queryoptions import OWN, QueryOptions
-from spark_client.api.reading import Readable
+from spark_client.api.readers import Readable
 from spark_client.api.refusals import check_operators, check_option, check_trigger
 from spark_client.channels.channel import Channel
 from spark_client.errors import UsageError

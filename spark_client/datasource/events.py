@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 
-from spark_client.datasource.merging import offset_of, oldest, read_between
+from spark_client.datasource.offsets import offset_of, oldest, read_between
 from spark_client.datasource.options import ReaderOptions, explained
 from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA, event_row, substream_rows
 from spark_client.datasource.streams import EventStream, OwnEnds, WakeUps

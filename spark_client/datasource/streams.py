@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from spark_client.datasource.merging import Offset, kept_from, offset_of, oldest, place_of, read_between
+from spark_client.datasource.offsets import Offset, kept_from, offset_of, oldest, place_of, read_between
 from spark_client.datasource.options import ReaderOptions, explained
 from spark_client.datasource.rows import WOKEN, event_row
 from spark_client.errors import TrackingError

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "spark_client"
 #: Modules outside a room that name a kind of it: they export it, make one, or are given one.
-_NAMING = {"fronts": {"__init__", "debezium", "api/waiting"}}
+_NAMING = {"fronts": {"__init__", "debezium", "api/other_jobs"}}
 #: The module of each room that all others know, and what is in it that is no kind.
 _PROTOCOL = {"fronts": ("front", {"Front", "LiveFront", "Promises", "GivenCounts", "OpenRun"})}
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError
-from spark_client.datasource.credentials import credentials_of, options_of
+from spark_client.datasource.options import credentials_of, options_of
 from tests.security.secured import Secured
 from tests.spark.feed import Feed, row, rows_of
 from tracker.client import Credentials

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_client.api.reading import ChannelReader, Reader, SourceReader, wake_ups
+from spark_client.api.readers import ChannelReader, Reader, SourceReader, wake_ups
 from spark_client.channels.received import Received
 from spark_client.datasource import events
 from spark_client.runtime.assembly import batch_query

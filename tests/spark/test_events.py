@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client import EVENT_SCHEMA, register
-from spark_client.datasource.merging import place_of
+from spark_client.datasource.offsets import place_of
 from spark_client.datasource.options import WAKE_UP, ReaderOptions
 from spark_client.datasource.streams import EventStream, WakeUps
 from tests.client.processes import Server

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError, nested, session, sliding
 from spark_client.counting.batch import CountingMode
 from spark_client.counting.runs import Run
-from spark_client.datasource.merging import Offset, kept_from, place_of
+from spark_client.datasource.offsets import Offset, kept_from, place_of
 from spark_client.datasource.options import ReaderOptions
 from spark_client.datasource.rows import EVENT_SCHEMA
 from spark_client.datasource.streams import EventStream

@@ -12,8 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.channels.channel import Channel
 from spark_client.datasource import events
-from spark_client.datasource.credentials import options_of
-from spark_client.datasource.options import WAKE_UP
+from spark_client.datasource.options import WAKE_UP, options_of
 from spark_client.fronts.front import LiveFront
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream

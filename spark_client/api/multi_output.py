@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeAlias
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.queryoptions import QueryOptions
-from spark_client.api.reading import Readable
+from spark_client.api.readers import Readable
 from spark_client.api.writer import TrackedWriter
 from spark_client.errors import UsageError
 from spark_client.storage.directories import local_path
