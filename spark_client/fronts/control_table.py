@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
-from spark_client.fronts.counts import ByCount, CountReader, Found
+from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.timetable import count_of, when_of
 from spark_client.windows.substreams import Substreams
 
@@ -61,67 +60,51 @@ class ControlTable(ByCount):
         self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
     ) -> None:
         super().bind(name, rows, rule, keys, time)
-        if self.through is not None and (not rule.windows or (rule.calendar is not None and rule.calendar.by_row)):
-            raise UsageError(
-                f"{self!r}: through= is a time, for windows that all rows have in common: leave it out for named "
-                "substreams, or zones of each row"
-            )
+        if self.through is not None:
+            self.check_through()
 
-    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader:  # noqa: ARG002
-        return _TableCounts(self, spark)
+    def live(self, spark: SparkSession) -> LiveCounts:
+        return _LiveTable(self, spark)
 
 
-class _TableCounts:
-    """The counts that a control table has.
+class _LiveTable(LiveCounts):
+    """A `ControlTable` while its query runs."""
 
-    Args:
-        front: that is promised, bound to its source.
-        spark: the session, in which times are read.
-    """
-
+    front: ControlTable
     failing = "the control table cannot be read"
+    _table: tuple[Any, list[tuple[Any, ...]]] | None = None  # as it was read last
 
-    def __init__(self, front: ControlTable, spark: SparkSession) -> None:
-        self._front = front
-        self._spark = spark
-        self._last: tuple[Any, list[tuple[Any, ...]]] | None = None
-
-    def read(self) -> Found | None:
-        """Read it.
-
-        Raises:
-            UsageError: its rows are of another form.
-        """
+    def find(self) -> Found | None:
         found = self._rows()
-        if found == self._last:
+        if found == self._table:
             return None
         through, rows = found
-        rule = self._front.rule
+        rule = self._rule
         place = 0 if rule.scope is None else 1
         listed = []
         for row in rows:
             values = list(row)
             if len(values) > place + 1:
-                values[place : place + 2] = [when_of(row[place], rule, repr(self._front)), count_of(row[place + 1])]
+                values[place : place + 2] = [when_of(row[place], rule, repr(self.front)), count_of(row[place + 1])]
             listed.append(values)
         counts = timetable.read(self._spark, listed, rule)
-        self._last = found
-        return Found(counts, when_of(through, rule, repr(self._front)))
+        self._table = found
+        return Found(counts, when_of(through, rule, repr(self.front)))
 
     def _rows(self) -> tuple[Any, list[tuple[Any, ...]]]:
         """Return what the statements return: first how far it is complete, so that a row which that covers is there."""
-        connection = self._front.connect()
+        connection = self.front.connect()
         try:
             cursor = connection.cursor()
             through = None
-            if self._front.through is not None:
-                cursor.execute(self._front.through)
+            if self.front.through is not None:
+                cursor.execute(self.front.through)
                 first = cursor.fetchone()
                 if first is not None and len(first) != 1:
-                    raise UsageError(f"{self._front!r}: through= returns {len(first)} columns: select one time")
+                    raise UsageError(f"{self.front!r}: through= returns {len(first)} columns: select one time")
                 through = None if first is None else first[0]
                 connection.rollback()  # else `select` might see no more than `through` did
-            cursor.execute(self._front.select)
+            cursor.execute(self.front.select)
             return through, [tuple(row) for row in cursor.fetchall()]
         finally:
             with suppress(Exception):

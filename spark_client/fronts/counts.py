@@ -7,10 +7,9 @@ there, of silent tenants, too, and a restart has nothing to find out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -25,7 +24,7 @@ Count: TypeAlias = tuple[int, bool]  #: how many rows, and whether it takes the 
 
 
 class Found(NamedTuple):
-    """What a reader has found.
+    """Counts that were found.
 
     Attributes:
         counts: all that are known: those found before are among them, as far as they are still there.
@@ -34,26 +33,6 @@ class Found(NamedTuple):
 
     counts: Mapping[Substream, int]
     through: datetime | date | None = None
-
-
-class CountReader(Protocol):
-    """Finds counts.
-
-    Attributes:
-        failing: what is wrong when `read` fails, for the message.
-    """
-
-    @property
-    def failing(self) -> str: ...
-
-    def read(self) -> Found | None:
-        """Return what is known now; None: nothing has come since the last call.
-
-        Raises:
-            UsageError: what is there can be promised by nobody. Any other error passes, or the query fails with it
-                after some time.
-        """
-        ...
 
 
 class ByCount(Front):
@@ -80,14 +59,18 @@ class ByCount(Front):
         self.refresh: float = refresh
         self.table: dict[Substream, int] = {}
 
-    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader | None:  # noqa: ARG002
-        """Return a finder of its counts; None: they are known, or given by a driver.
+    def check_through(self) -> None:
+        """Refuse a time up to whose window counts are complete, where rows do not have windows in common.
 
-        Args:
-            spark: the session, in which times are read.
-            checkpoints: of the queries that read its source; others may be added.
+        Raises:
+            UsageError: substreams are named, or each row has a zone of its own.
         """
-        return None
+        rule = self.rule
+        if not rule.windows or (rule.calendar is not None and rule.calendar.by_row):
+            raise UsageError(
+                f"{self!r}: through= is a time, for windows that all rows have in common: leave it out for named "
+                "substreams, or zones of each row"
+            )
 
     def live(self, spark: SparkSession) -> LiveCounts:
         return LiveCounts(self, spark)
@@ -96,25 +79,24 @@ class ByCount(Front):
 class LiveCounts(LiveFront):
     """A front by counts while its query runs: the counts that the tracker is to be given.
 
+    A kind that finds counts by itself has a class of its own, with `find`.
+
     Args:
         front: as it was declared.
         spark: the session, in which times are read.
     """
 
+    front: ByCount
+
     def __init__(self, front: ByCount, spark: SparkSession) -> None:
         super().__init__(front)
-        self._front = front
         self._rule = front.rule
         self._spark = spark
         self._due: dict[Substream, Count] = {}  # counts that the tracker has not been given yet
         self._through: int | None = None  # likewise
         self._promised_through: int | None = None  # up to where the counts are complete, at the tracker
-        self._checkpoints: set[Path] = set()  # of the queries that read its source
-        self._reader = front.reader(spark, self._checkpoints)
-        if self._reader is not None:
-            self.failing = self._reader.failing
-        self._known: Mapping[Substream, int] = {}  # what the reader has found so far
-        self._found: Found | None = None  # what it found last, and was refused
+        self._known: Mapping[Substream, int] = {}  # what was found so far
+        self._found: Found | None = None  # what was found last, and was refused
         self._ledger: GivenCounts | None = None
         self.take(
             {substream: (count, front.revise) for substream, count in front.table.items()}, self.end_of(front.table)
@@ -127,7 +109,7 @@ class LiveCounts(LiveFront):
             UsageError: rows of another form, a substream twice, a time that does not fit the source's.
         """
         found = timetable.read(self._spark, rows, self._rule)
-        return {substream: (count, revise or self._front.revise) for substream, count in found.items()}
+        return {substream: (count, revise or self.front.revise) for substream, count in found.items()}
 
     def end_of(self, due: Iterable[Substream], through: datetime | date | None = None) -> int | None:
         """Return up to where counts are complete when these are given; None: others may follow.
@@ -136,19 +118,13 @@ class LiveCounts(LiveFront):
             UsageError: a time that does not fit the source's.
         """
         ends = [substream.end_time for substream in due if substream.end_time is not None]
-        last = max(ends, default=None) if self._front.complete else None
+        last = max(ends, default=None) if self.front.complete else None
         if through is not None:
-            if not self._rule.windows:
-                raise UsageError("through= is a time, and the source's substreams have none: it is for windows")
-            if self._rule.calendar is not None and self._rule.calendar.by_row:
-                raise UsageError(
-                    "through= is a time up to whose window all is there, and each row has windows of its own zone: "
-                    "leave it out, and give counts of all that is to come"
-                )
+            self.front.check_through()
             row = (through, 0) if self._rule.scope is None else ("", through, 0)
             (window,) = timetable.read(self._spark, [row], self._rule)
             ends.append(window.end_time or 0)
-            last = max(ends) if self._front.complete else window.end_time
+            last = max(ends) if self.front.complete else window.end_time
         return last
 
     @property
@@ -171,12 +147,9 @@ class LiveCounts(LiveFront):
         """
         _refuse(given.too_late(self._due))
         with self._lock:
-            given.keep_only(self._front.table.keys() | self._known.keys())
+            given.keep_only(self.front.table.keys() | self._known.keys())
             self._due = {each: count for each, count in self._due.items() if self._goes_on(each, given)}
             self._ledger = given
-
-    def committed(self, checkpoint: Path, epoch: int | None) -> None:  # noqa: ARG002
-        self._checkpoints.add(checkpoint)
 
     def _goes_on(self, substream: Substream, ledger: GivenCounts) -> bool:
         """Return whether it is not done with already: another deployment has not seen it to its end."""
@@ -189,12 +162,20 @@ class LiveCounts(LiveFront):
     def look(self, at_once: bool = False) -> None:
         if self._ledger is not None:
             self._ledger.follow()
-        if self._reader is not None:
-            super().look(at_once)
+        super().look(at_once)
+
+    def find(self) -> Found | None:
+        """Return what is known now; None: nothing has come since the last call, or a driver gives the counts.
+
+        Looks at what is new only, as far as that can be seen: it is asked at every `refresh`.
+
+        Raises:
+            UsageError: what is there can be promised by nobody. Any other error may pass.
+        """
+        return None
 
     def read(self) -> None:
-        assert self._reader is not None
-        found = self._found = self._reader.read() or self._found
+        found = self._found = self.find() or self._found
         if found is None:
             return
         known = found.counts
@@ -205,7 +186,7 @@ class LiveCounts(LiveFront):
         ledger = self._ledger
         goes_on = [each for each in news if ledger is None or self._goes_on(each, ledger)]
         end = self.end_of(known, found.through)
-        self.take({each: (news[each], self._front.revise) for each in goes_on}, end)
+        self.take({each: (news[each], self.front.revise) for each in goes_on}, end)
         # What is not found for a while, as in a table that is loaded again, is known when it is back.
         self._known, self._found = {**self._known, **known}, None
 
@@ -215,18 +196,18 @@ class LiveCounts(LiveFront):
         with self._lock:
             some = list(self._due.items())[:AT_ONCE]
             if not some:
-                return [] if self._through is None else [Frontier(self._front.name, self._through, None)]
+                return [] if self._through is None else [Frontier(self.front.name, self._through, None)]
         return self.expected(dict(some))
 
     def expected(self, counts: Mapping[Substream, Count]) -> list[Expected]:
         """Return the promises of some counts, which are written down as given."""
         with self._lock:
-            if self._ledger is not None and self._front.remembers:
+            if self._ledger is not None and self.front.remembers:
                 self._ledger.give(counts)
             return [
                 Expected(
-                    self._front.name,
-                    self._front.name,  # a source's front is called as the segment that it feeds
+                    self.front.name,
+                    self.front.name,  # a source's front is called as the segment that it feeds
                     substream.scope,
                     substream.name,
                     self._missing(substream, number),
@@ -237,7 +218,6 @@ class LiveCounts(LiveFront):
             ]
 
     def promised(self, promises: Sequence[CommitPromise]) -> None:
-        """The tracker has taken these."""
         with self._lock:
             for promise in promises:
                 if isinstance(promise, Finish):
@@ -255,7 +235,7 @@ class LiveCounts(LiveFront):
     def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
         with self._lock:
             done = self._due or self._through is None
-            return Promises() if done else Promises(frontiers=[Frontier(self._front.name, self._through or 0, None)])
+            return Promises() if done else Promises(frontiers=[Frontier(self.front.name, self._through or 0, None)])
 
     def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
         return self.of_observed({})
@@ -281,7 +261,7 @@ class LiveCounts(LiveFront):
                 run.announce(offer)
         if (offer.left or end is not None) and all(run.closed for run in runs):
             raise TrackingError(
-                f"the query that reads {self._front.name!r} has ended, and nobody has taken these counts: start it "
+                f"the query that reads {self.front.name!r} has ended, and nobody has taken these counts: start it "
                 "again, and give them again"
             )
         self.take(offer.left, end)

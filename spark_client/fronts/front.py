@@ -154,17 +154,12 @@ class Front:
 
     @property
     def promiser(self) -> Promiser:
-        """What makes promises of `grouped` aggregates, without columns: tasks have no session."""
+        """The function that makes promises of `grouped` aggregates, without columns: tasks have no session."""
         return _nothing
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
         """Return the promises that a batch's global aggregates allow."""
         return Promises()
-
-    def of_groups(self, groups: Sequence[Group]) -> Promises:
-        """Return the promises that a batch's aggregates by substream allow; each `_rows` says how many rows there
-        were."""
-        return self.promiser(groups)
 
     def live(self, spark: SparkSession) -> LiveFront:  # noqa: ARG002
         """Return the front for a query that is to run.
@@ -365,7 +360,7 @@ class LiveFront:
 
     def of_groups(self, groups: Sequence[Group]) -> Promises:
         """Return the promises that a batch's aggregates by substream allow."""
-        return self.front.of_groups(groups)
+        return self.front.promiser(groups)
 
 
 def _subject(promise: CommitPromise) -> tuple[Any, ...]:

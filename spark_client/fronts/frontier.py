@@ -88,7 +88,6 @@ class BoundedOutOfOrderness(Front):
         self._partition = partition
         self._partitions = partitions
         self._per_scope = per_scope
-        self.moves_progress = not per_scope
 
     def __repr__(self) -> str:
         return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope})"
@@ -101,8 +100,8 @@ class BoundedOutOfOrderness(Front):
             raise UsageError("Frontier promises times: the source needs window=('time_column', '1 day')")
         if self._partition is not None:
             resolve(rows, self._partition, "Frontier(partition)")
-        if self._per_scope and rule.scope is None:
-            raise UsageError("Frontier(per_scope=True) needs a source with a scope")
+        self._per_scope = self._per_scope and rule.scope is not None  # without scopes there is one
+        self.moves_progress = not self._per_scope
         self._delay = durations.microseconds(rows.sparkSession, self._allowed, "Frontier's delay")
         if self._delay < 0:
             raise UsageError(f"Frontier's delay {self._allowed!r} is below zero: '0 seconds' is the least")

@@ -8,15 +8,18 @@ reads them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from spark_client.errors import UsageError
-from spark_client.fronts.counts import ByCount
+from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.timetable import as_column_has_it, when_of
+from spark_client.spark_internals.file_log import FilesRead
 from spark_client.windows.substreams import Substream, Substreams
 
 ReadFiles: TypeAlias = Callable[[list[str]], DataFrame]
@@ -102,46 +105,61 @@ class ByFiles(ByCount):
         return rows
 
 
-class Places:
-    """The counts that were found in each place, and what they come to.
+class LiveFiles(LiveCounts):
+    """A front by files while its query runs: the counts that were found in each place, and what they come to."""
 
-    Attributes:
-        changed: whether something is new since they were added up.
-    """
+    front: ByFiles
 
-    def __init__(self, front: object) -> None:
-        self._front = front
-        self._found: dict[str, dict[Substream, int]] = {}
-        self.changed = False
+    def __init__(self, front: ByCount, spark: SparkSession) -> None:
+        super().__init__(front, spark)
+        self._checkpoints: set[Path] = set()  # of the queries that read its source
+        self._places: dict[str, dict[Substream, int]] = {}
+        self._changed = False
+
+    def committed(self, checkpoint: Path, epoch: int | None) -> None:  # noqa: ARG002
+        self._checkpoints.add(checkpoint)
+
+    def find(self) -> Found | None:
+        there = self.visit(FilesRead(self._checkpoints))
+        # What was found where nothing is any more is forgotten, as when another place has come instead.
+        self._places = {place: counts for place, counts in self._places.items() if place in there}
+        return Found(self._all()) if self._changed else None
+
+    @abstractmethod
+    def visit(self, read: FilesRead) -> set[str]:
+        """Look at what is new, and `put` what it comes to.
+
+        Args:
+            read: the files that Spark has read.
+
+        Returns:
+            All places that are there.
+        """
 
     def put(self, place: str, counts: dict[Substream, int]) -> None:
         """Keep what is in a place now."""
-        self._found[place] = counts
-        self.changed = True
+        self._places[place] = counts
+        self._changed = True
 
-    def keep_only(self, places: Set[str]) -> None:
-        """Forget what was found where nothing is any more, as when another place has come instead."""
-        self._found = {place: counts for place, counts in self._found.items() if place in places}
-
-    def all(self) -> dict[Substream, int]:
-        """Return all of it.
+    def _all(self) -> dict[Substream, int]:
+        """Return the counts of all places.
 
         Raises:
             UsageError: two places have one substream, so nobody can tell whether there are others.
         """
         places: dict[Substream, str] = {}
         counts: dict[Substream, int] = {}
-        for place, found in self._found.items():
+        for place, found in self._places.items():
             for substream, count in found.items():
                 if substream in places:
                     raise UsageError(
-                        f"{self._front!r}: {places[substream]} and {place} are both of {substream.name!r} of scope "
+                        f"{self.front!r}: {places[substream]} and {place} are both of {substream.name!r} of scope "
                         f"{substream.scope!r}, so nobody can tell when all of it is there: give each substream one "
                         "place, or windows that are as short"
                     )
                 places[substream] = place
                 counts[substream] = count
-        self.changed = False
+        self._changed = False
         return counts
 
 

@@ -8,8 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Set
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -17,8 +16,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
-from spark_client.fronts.counts import CountReader, Found
-from spark_client.fronts.load_files import ByFiles, Places, ReadFiles, reason_of
+from spark_client.fronts.counts import LiveCounts
+from spark_client.fronts.load_files import ByFiles, LiveFiles, ReadFiles, reason_of
 from spark_client.fronts.timetable import as_column_has_it, count_of
 from spark_client.spark_internals.file_log import FilesRead
 from spark_client.storage.directories import local_pattern
@@ -87,37 +86,23 @@ class Manifests(ByFiles):
                 "scopes: give when='field' of the entries"
             )
 
-    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader:
-        return _ManifestCounts(self, spark, checkpoints)
+    def live(self, spark: SparkSession) -> LiveCounts:
+        return _LiveManifests(self, spark)
 
 
-class _ManifestCounts:
-    """The rows that manifests have.
+class _LiveManifests(LiveFiles):
+    """A `Manifests` while its query runs."""
 
-    Args:
-        front: that is promised, bound to its source.
-        spark: the session, in which times are read.
-        checkpoints: of the queries that read the source; others may be added.
-    """
-
+    front: Manifests
     failing = "the manifests cannot be read"
 
-    def __init__(self, front: Manifests, spark: SparkSession, checkpoints: Set[Path]) -> None:
-        self._front = front
-        self._checkpoints = checkpoints
-        self._spark = spark
+    def __init__(self, front: Manifests, spark: SparkSession) -> None:
+        super().__init__(front, spark)
         self._pattern = local_pattern(front.path, "the manifests")
-        self._known: dict[str, tuple[int, int]] = {}  # when a manifest was written, and its size
-        self._parts = Places(front)
+        self._versions: dict[str, tuple[int, int]] = {}  # when a manifest was written, and its size
 
-    def read(self) -> Found | None:
-        """Read the manifests that are new, or have changed.
-
-        Raises:
-            UsageError: an entry lacks what is needed, or two manifests are of one substream.
-        """
+    def visit(self, read: FilesRead) -> set[str]:
         places = set()
-        read = FilesRead(self._checkpoints)
         for place in sorted(glob.glob(self._pattern, recursive=True)):
             if os.path.basename(place).startswith(("_", ".")):
                 continue
@@ -126,21 +111,20 @@ class _ManifestCounts:
                 continue  # it has just been opened
             places.add(place)
             version = status.st_mtime_ns, status.st_size
-            if self._known.get(place) == version:
+            if self._versions.get(place) == version:
                 continue
             counts, files = self._counts(place)
-            self._known[place] = version
+            self._versions[place] = version
             if replaced := read.replaced(file for file in files if os.path.exists(file)):
-                _log.warning("%r: %s", self._front, reason_of(replaced, f"manifest {place}"))
+                _log.warning("%r: %s", self.front, reason_of(replaced, f"manifest {place}"))
                 counts = {}
-            self._parts.put(place, counts)
-        self._known = {place: version for place, version in self._known.items() if place in places}
-        self._parts.keep_only(places)
-        return Found(self._parts.all()) if self._parts.changed else None
+            self.put(place, counts)
+        self._versions = {place: version for place, version in self._versions.items() if place in places}
+        return places
 
     def _counts(self, place: str) -> tuple[dict[Substream, int], list[str]]:
         """Read a manifest: its counts, and the files that it names."""
-        front = self._front
+        front = self.front
         named: list[str] = []
         rows = []
         for entry in _entries(place):
@@ -169,10 +153,10 @@ class _ManifestCounts:
             return os.path.join(os.path.dirname(place), name)
         if _is_local(name):
             return local_pattern(name, f"manifest {place}:")
-        if self._front.read_files is None:
+        if self.front.read_files is None:
             raise UsageError(
                 f"manifest {place}: {name} is no path, and its footer can be read of a path only: have the manifest "
-                f"give the number of rows ({self._front.rows!r}), or give read=lambda files: spark.read.parquet(*files)"
+                f"give the number of rows ({self.front.rows!r}), or give read=lambda files: spark.read.parquet(*files)"
             )
         return name
 

@@ -73,9 +73,6 @@ class Marks(Front):
     def values(self) -> dict[str, Column]:
         return {"_last": column(self._last)}
 
-    def grouped(self) -> dict[str, Column]:
-        return {"_last": F.bool_or(column(self._last))}
-
     @property
     def promiser(self) -> Promiser:
         return _marked

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.fronts.counts import ByCount, CountReader, Found
+from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.storage.directories import local_path
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import Condition
@@ -121,8 +121,21 @@ class ResultsOf(ByCount):
     def reads(self) -> frozenset[str] | None:
         return self._looked_at
 
-    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader:  # noqa: ARG002
-        return ReceiptCounts(self, self.rule, spark)
+    def live(self, spark: SparkSession) -> LiveCounts:
+        return _LiveResults(self, spark)
+
+
+class _LiveResults(LiveCounts):
+    """A `ResultsOf` while its query runs."""
+
+    failing = "the other job's receipts cannot be read"
+
+    def __init__(self, front: ResultsOf, spark: SparkSession) -> None:
+        super().__init__(front, spark)
+        self._receipts = ReceiptCounts(front, front.rule, spark)
+
+    def find(self) -> Found | None:
+        return self._receipts.read()
 
 
 def _has_revisions(rows: DataFrame) -> bool:
@@ -150,8 +163,6 @@ class ReceiptCounts:
         rule: of the source that it is bound to; None: substreams are called as in the other job.
         spark: the session, which computes windows of a calendar; needed if the rule has one.
     """
-
-    failing = "the other job's receipts cannot be read"
 
     def __init__(self, front: ResultsOf, rule: Substreams | None, spark: SparkSession | None = None) -> None:
         self._front = front

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from datetime import date, datetime
-from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from spark_client.fronts import timetable
-from spark_client.fronts.counts import ByCount, CountReader, Found
+from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.front import Rows
 from spark_client.windows.substreams import Substreams
 
@@ -84,29 +83,19 @@ class Schedule(ByCount):
             self.table = timetable.read(rows.sparkSession, self._expected, rule)
         self._expected = ()  # a table is of the session
 
-    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader | None:  # noqa: ARG002
-        return None if self.read_counts is None else _FunctionCounts(self, spark)
+    def live(self, spark: SparkSession) -> LiveCounts:
+        return LiveCounts(self, spark) if self.read_counts is None else _LiveFunction(self, spark)
 
 
-class _FunctionCounts:
-    """Counts that a function of the user's gives.
+class _LiveFunction(LiveCounts):
+    """A `Schedule` of a function while its query runs."""
 
-    Args:
-        schedule: that has it.
-        spark: the session, in which times are read.
-    """
-
+    front: Schedule
     failing = "the function that gives the counts has failed"
 
-    def __init__(self, schedule: Schedule, spark: SparkSession) -> None:
-        assert schedule.read_counts is not None
-        self._read = schedule.read_counts
-        self._rule = schedule.rule
-        self._spark = spark
-
-    def read(self) -> Found:
-        """Call it."""
-        given = self._read()
+    def find(self) -> Found:
+        assert self.front.read_counts is not None
+        given = self.front.read_counts()
         counts = given if isinstance(given, Counts) else Counts(given)
         rows = counts.rows if isinstance(counts.rows, DataFrame) else list(counts.rows)
         return Found(timetable.read(self._spark, rows, self._rule), counts.through)

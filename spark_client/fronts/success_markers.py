@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
-from spark_client.fronts.counts import CountReader, Found
-from spark_client.fronts.load_files import ByFiles, Places, ReadFiles, reason_of
+from spark_client.fronts.counts import LiveCounts
+from spark_client.fronts.load_files import ByFiles, LiveFiles, ReadFiles, reason_of
 from spark_client.spark_internals.file_log import FilesRead
 from spark_client.storage.directories import local_path
 
@@ -71,40 +71,26 @@ class SuccessMarkers(ByFiles):
         self.marker = marker
         self.empty = empty
 
-    def reader(self, spark: SparkSession, checkpoints: Set[Path]) -> CountReader:
-        return _MarkerCounts(self, spark, checkpoints)
+    def live(self, spark: SparkSession) -> LiveCounts:
+        return _LiveMarkers(self, spark)
 
 
-class _MarkerCounts:
-    """The rows of directories that have a marker.
+class _LiveMarkers(LiveFiles):
+    """A `SuccessMarkers` while its query runs."""
 
-    Args:
-        front: that is promised, bound to its source.
-        spark: the session, in which times are read.
-        checkpoints: of the queries that read the source; others may be added.
-    """
-
+    front: SuccessMarkers
     failing = "the directories that have a marker cannot be read"
 
-    def __init__(self, front: SuccessMarkers, spark: SparkSession, checkpoints: Set[Path]) -> None:
-        self._front = front
-        self._checkpoints = checkpoints
-        self._spark = spark
+    def __init__(self, front: SuccessMarkers, spark: SparkSession) -> None:
+        super().__init__(front, spark)
         self._path = local_path(front.path, "the path of SuccessMarkers,")
         self._markers: dict[str, int] = {}  # when the marker of a directory was written
         self._warned: set[tuple[str, str]] = set()  # directories, with the kind of the reason
-        self._parts = Places(front)
 
-    def read(self) -> Found | None:
-        """Count the directories whose markers are new.
-
-        Raises:
-            UsageError: two of them are of one substream, or their files cannot be counted.
-        """
+    def visit(self, read: FilesRead) -> set[str]:
         marked = set()
-        read = FilesRead(self._checkpoints)
         for directory, values in self._directories(self._path, {}):
-            marker = Path(directory, self._front.marker)
+            marker = Path(directory, self.front.marker)
             try:
                 written = _changed(marker)
             except FileNotFoundError:
@@ -125,7 +111,7 @@ class _MarkerCounts:
                 self._warn(directory, "replaced", reason_of(replaced, directory))
                 self._markers[directory] = written
                 continue
-            if not files and not self._front.empty:
+            if not files and not self.front.empty:
                 self._warn(
                     directory,
                     "empty",
@@ -133,20 +119,19 @@ class _MarkerCounts:
                     "whole, give empty=True",
                 )
                 continue
-            row = self._front.row(values, self._front.rows_in([*files]))
+            row = self.front.row(values, self.front.rows_in([*files]))
             if (_changed(marker), _versions(directory)) != (written, files):
                 continue  # files come or go: the next look counts them
-            self._parts.put(directory, timetable.read(self._spark, [row], self._front.rule))
+            self.put(directory, timetable.read(self._spark, [row], self._rule))
             self._markers[directory] = written
         self._markers = {directory: written for directory, written in self._markers.items() if directory in marked}
-        self._parts.keep_only(marked)
-        return Found(self._parts.all()) if self._parts.changed else None
+        return marked
 
     def _warn(self, directory: str, kind: str, why: str) -> None:
-        """Tell why nothing is promised of a directory; each reason once."""
+        """Warn that nothing is promised of a directory; each reason once."""
         if (directory, kind) not in self._warned:
             self._warned.add((directory, kind))
-            _log.warning("%r: %s", self._front, why)
+            _log.warning("%r: %s", self.front, why)
 
     def _directories(self, path: Path | str, values: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]:
         """Yield the directories whose paths have all columns that are asked for, with the columns' values."""
@@ -159,7 +144,7 @@ class _MarkerCounts:
             if not equals or entry.name.startswith(("_", ".")) or value == _NO_VALUE or not entry.is_dir():
                 continue
             known = {**values, unquote(column): unquote(value)}
-            if all(key in known for key in self._front.keys):
+            if all(key in known for key in self.front.keys):
                 yield entry.path, known
             else:
                 yield from self._directories(entry.path, known)

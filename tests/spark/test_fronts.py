@@ -115,3 +115,13 @@ def test_sources_that_never_meet_do_not_hold_each_other(
     feeds["visits"].put(row(6, 6, "both", last=True))
     assert out("met") == [("both", 3)]
     tracking.stop()
+
+
+def test_a_promise_by_scope_without_scopes_is_one_for_all(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    front = Frontier("0 seconds", per_scope=True)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "10 minutes"), front=front)
+    tracking.with_watermark(source, "ts", "windows")  # which takes promises for all scopes alone
+    tracking.stop()
