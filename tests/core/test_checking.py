@@ -12,7 +12,7 @@ import pytest
 
 from tests.model.generate import generate
 from tests.model.lines import Driver
-from tracker.contract.commands import CancelDrain, Command, DefineJob, DeleteJob, Drain, Recovered, Tick
+from tracker.contract.commands import CancelDrain, Command, Commit, DefineJob, DeleteJob, Drain, Recovered, Report, Tick
 from tracker.contract.refusal import Refused
 from tracker.core import Tracker
 from tracker.core.handlers import HANDLERS
@@ -33,16 +33,16 @@ class Checked(Tracker):
     found = taken = settled = 0
 
     def apply(self, command: Any, now: int) -> Any:
-        before = state(self)
+        before, prepared = state(self), None
         try:
-            self.check(command)
+            prepared = self.prepare(command)
             checked = None
         except Refused as refused:
             checked = str(refused)
         assert state(self) == before, f"the check of {command} changed something"
         refused, answer = None, None
         try:
-            answer = super().apply(command, now)
+            answer = super().apply(prepared or command, now)
         except Refused as error:
             refused = error
         if refused is None:
@@ -80,6 +80,7 @@ def test_the_check_is_right_on_many() -> None:
 
 def test_every_command_is_handled_once() -> None:
     own = {DefineJob, DeleteJob, Drain, CancelDrain}  # the tracker's: they make, replace or end a job
+    naming = {Report, Commit}  # they may name substreams for the first time
     timed = {Tick, Recovered}  # no caller's
-    assert {*HANDLERS} | own | timed == set(get_args(Command))
-    assert not {*HANDLERS} & (own | timed)
+    assert {*HANDLERS} | own | naming | timed == set(get_args(Command))
+    assert not {*HANDLERS} & (own | naming | timed)

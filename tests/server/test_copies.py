@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from tracker.contract.commands import Command
+from tracker.core import Prepared
 from tracker.journal import MemoryJournal
 from tracker.server import snapshotting
 from tracker.server.clock import Clock
@@ -28,7 +29,7 @@ JOBS = [f"job-{number}" for number in range(8)]
 def submitted(sequencer: Sequencer, method: Method, message: wire.DefineJobRequest | wire.ReportRequest) -> None:
     data = message.SerializeToString()
     command: Command = read_command(method, data)
-    sequencer.submit(method, data, command)
+    sequencer.submit(method, data, Prepared(command))
 
 
 def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +48,7 @@ def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyP
             spec = wire.JobSpec(job=job, deployment="d1", segments=[wire.Segment(name="a")])
             submitted(sequencer, Method.DEFINE_JOB, wire.DefineJobRequest(spec=spec))
             opened = wire.OpenProducerRequest(job=job, producer="p", run="r").SerializeToString()
-            sequencer.submit(Method.OPEN_PRODUCER, opened, read_command(Method.OPEN_PRODUCER, opened))
+            sequencer.submit(Method.OPEN_PRODUCER, opened, Prepared(read_command(Method.OPEN_PRODUCER, opened)))
         copies = []
         for epochs in itertools.count(step=100):
             copying = asyncio.create_task(sequencer.copy())

@@ -14,6 +14,7 @@ import pytest
 
 from tests.journal.object_stores import Place, directory
 from tests.journal.redis_server import RedisServer, needs_redis
+from tracker.core import Prepared
 from tracker.journal import LeftOut, Record, SqliteJournal, follow_journal, open_journal
 from tracker.server import lanes, sequencer
 from tracker.server.clock import Clock
@@ -61,7 +62,7 @@ def test_whoever_has_an_answer_is_named_by_no_mark(
 
         async def tell(method: Method, request: Any, place: int) -> None:
             payload = request.SerializeToString()
-            answer = order.submit(method, payload, read_command(method, payload))
+            answer = order.submit(method, payload, Prepared(read_command(method, payload)))
             assert isinstance(answer, asyncio.Future)
             await answer
             named.append((number + place, journal.carried))

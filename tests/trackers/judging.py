@@ -55,7 +55,7 @@ def status_of(tracker: Tracker, after: int = 0) -> Status | None:
         last,
         {each.producer: -1 if each.committed_epoch is None else each.committed_epoch for each in producers},
         {each.producer: int(each.run.rpartition(".")[2]) for each in producers if "." in each.run},
-        {event.seq: str(event.body) for event in events},
+        {event.seq: str(event.kind) for event in events},
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tracker.contract.refusal import Refused
+from tracker.core import Prepared
 from tracker.journal import (
     FollowableJournal,
     Following,
@@ -53,7 +54,7 @@ class Serving:
     async def command(self, method: Method, request: Any) -> tuple[Any, str]:
         """Carry a command out, and return the answer with the id of the job's log."""
         payload = request.SerializeToString()
-        answer = self.sequencer.submit(method, payload, read_command(method, payload))
+        answer = self.sequencer.submit(method, payload, Prepared(read_command(method, payload)))
         if isinstance(answer, asyncio.Future):
             answer = await answer
         return answer, self._state.tracker.log_id(JOB)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -104,8 +104,6 @@ class Report:
     entry_count: int = 0
     promises: Sequence[Promise] = ()
     commit: bool = False
-    #: what a check has found, for who carries the report out: see `Job.check_report`
-    checked: list[Any] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

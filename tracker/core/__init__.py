@@ -20,8 +20,8 @@ segment and on everything upstream (`graph`) has ended there (`ends`), once, in 
 end times are kept (`opentimes`). What has ended stays ended (`tombstones`); a deployment is brought to its end by its
 drain (`drains`).
 
-`names` finds a name's row, `validation` checks what comes in (and `checking` what would be refused, before a command is
-kept anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
+`names` finds a name's row, `validation` checks what comes in (and `Tracker.prepare` all of a command, before it is kept
+anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
 `dropped` records what it has dropped, and `remembered` which runs and deployments are over. How much a command may
 touch is in `reach`; what can be asked of a job in `views`, in numbers alone in `figures`, and what its open substreams
 wait for, counted and searched many at a time, in `surveying` and `standing`; what a snapshot keeps in `codec`, with
@@ -43,6 +43,7 @@ from tracker.contract.spec import *  # noqa: F403
 from tracker.contract.status import JobStatus, SubstreamStatus
 from tracker.contract.values import *  # noqa: F403
 
+from .handlers import Prepared
 from .tracker import Tracker
 
-__all__ = ["JobStatus", "Refused", "SubstreamStatus", "Tracker"]
+__all__ = ["JobStatus", "Prepared", "Refused", "SubstreamStatus", "Tracker"]

@@ -13,10 +13,11 @@ from tracker.contract.status import Counts, DrainStatus, Explained, JobStatus, S
 from tracker.contract.survey import Found, Survey, Wanted
 from tracker.contract.values import DrainState, Reason
 
-from . import checking, reach, surveying, timers, views
+from . import handlers, reach, surveying, timers, views
 from .drains import DrainRecord
 from .filters import EVERYTHING, EventFilter
 from .frontgroups import Front
+from .handlers import Prepared
 from .job import Job
 
 
@@ -71,7 +72,7 @@ class Questions:
     def _job(self, name: str) -> Job:
         job = self._jobs.get(name)
         if job is None:
-            raise checking.unknown_job(name)
+            raise handlers.unknown_job(name)
         return job
 
     def _retention_of(self, job: Job) -> int:
@@ -153,16 +154,13 @@ class Questions:
         found = self._jobs.get(job)
         return 0 if found is None else (found.accounts.open + found.accounts.ended) * len(found.graph)
 
-    def check(self, command: Command) -> int:
-        """Would a command be refused as things stand? Changes nothing.
-
-        Returns:
-            how many substreams it names for the first time.
+    def prepare(self, command: Command) -> Prepared:
+        """Check a command as things stand. Changes nothing.
 
         Raises:
             Refused: as `apply` would, where it would have changed nothing at all.
         """
-        return checking.check(self._jobs.get(command.job), self._pending.get(command.job, {}), command)
+        return handlers.prepare(self._jobs.get(command.job), self._pending.get(command.job, {}), command)
 
     def jobs(self) -> list[str]:
         """Return the names of all jobs, sorted."""
@@ -211,7 +209,7 @@ class Questions:
             return self._pending_status(job, deployment)
         found = self._job(job)
         if deployment and deployment != found.spec.deployment:
-            raise checking.left_deployment(deployment, found)
+            raise handlers.left_deployment(deployment, found)
         return views.drain_status(found)
 
     def events(

@@ -17,12 +17,16 @@ from . import epochs, promises
 from .accounts import Entries, Rows
 from .job import NO_ENTRIES, Job
 from .producers import FinishOf, FrontierOf, Producer, StagedReport, check_absent
-from .validation import Resolved, report_of, resolve
+from .validation import Naming, Resolved, report_of, resolve
 
 
-def report(job: Job, report: Report) -> Reported:
-    """Carry out a report of one or more units of an epoch."""
-    producer, resolved = _check_report(job, report)
+def report(job: Job, report: Report, naming: Naming | None = None) -> Reported:
+    """Carry out a report of one or more units of an epoch.
+
+    Args:
+        naming: what a check has looked up: most of the work, which is done again only if rows were given or taken.
+    """
+    producer, resolved = _check_report(job, report, naming)
     if not producer.settled:
         job.contacted(producer)
         epochs.settle(job, producer, report.epoch)
@@ -41,34 +45,24 @@ def report(job: Job, report: Report) -> Reported:
     return Reported(outcome, duplicates, job.log.last_seq, ids, job.log.log_id)
 
 
-def check_report(job: Job, report: Report) -> Resolved:
-    """Refuse what `report` would refuse without having settled anything; the report's names as numbers."""
-    producer, resolved = _check_report(job, report)
+def check_report(job: Job, report: Report) -> Naming:
+    """Refuse what `report` would refuse without having settled anything; return the report's names, looked up."""
+    producer, resolved = _check_report(job, report, None)
     if producer.settled and _outcome(job, producer, report)[0] is Outcome.APPLIED:
         promises.check_expectations(job, producer, report.promises, resolved)
-    # To look names up is most of the work. As long as no row is given or taken, it need not be done again.
-    report.checked[:] = [job.accounts, job.accounts.version, job.graph, job.log.log_id, resolved]
-    return resolved
+    return Naming(resolved, job.accounts, job.accounts.version, job.graph, job.log.log_id)
 
 
-def _check_report(job: Job, report: Report) -> tuple[Producer, Resolved]:
+def _check_report(job: Job, report: Report, naming: Naming | None) -> tuple[Producer, Resolved]:
     producer = job.producer(report.producer)
     producer.check_current(report.run)
-    resolved = _resolve(job, report)
+    if naming is not None and naming.holds(job.accounts, job.graph, job.log.log_id):
+        resolved = naming.resolved
+    else:
+        resolved = resolve(report, job.graph, job.accounts, job.log.log_id)
     for promise in report.promises:
         promises.check_promise(job, producer, promise, report, resolved)
     return producer, resolved
-
-
-def _resolve(job: Job, report: Report) -> Resolved:
-    if report.checked:
-        accounts, version, graph, log_id, resolved = report.checked
-        report.checked.clear()
-        same = accounts is job.accounts and version == accounts.version and graph is job.graph
-        if same and log_id == job.log.log_id:
-            assert isinstance(resolved, Resolved)
-            return resolved
-    return resolve(report, job.graph, job.accounts, job.log.log_id)
 
 
 def _outcome(job: Job, producer: Producer, report: Report) -> tuple[Outcome, tuple[str, ...]]:

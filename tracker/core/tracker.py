@@ -24,12 +24,12 @@ from tracker.contract.spec import JobSpec
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainState
 
-from . import checking, codec, deployments, draining, epochs, timers, views
+from . import codec, deployments, draining, epochs, handlers, timers, views
 from .drains import DrainRecord
-from .handlers import HANDLERS
+from .handlers import Prepared
 from .job import Job
 from .questions import Questions
-from .validation import check_spec
+from .validation import Naming, check_spec
 
 DAY = 24 * 3600 * 10**9
 
@@ -55,16 +55,17 @@ class Tracker(Questions):
 
     # ------------------------------------------------------------ commands
 
-    def apply(self, command: Command, now: int) -> Answer:
+    def apply(self, command: Command | Prepared, now: int) -> Answer:
         """Carry out a command.
 
         Args:
-            command: what to do.
+            command: what to do, prepared or not; whatever has happened since it was prepared, the outcome is the same.
             now: when it was taken, in nanoseconds since the Unix epoch; never less than before.
 
         Raises:
             Refused: the command changed nothing (but settling, if it came to that).
         """
+        command, _, naming = command if isinstance(command, Prepared) else Prepared(command)
         if isinstance(command, Tick):
             self._tick(command, now)
             return None
@@ -77,7 +78,7 @@ class Tracker(Questions):
             job.changes.now = now
             last_seq = job.log.last_seq
         try:
-            return self._dispatch(command, job, now)
+            return self._dispatch(command, naming, job, now)
         finally:
             job = self._jobs.get(command.job)
             if job is not None:
@@ -89,7 +90,7 @@ class Tracker(Questions):
                 if job.subscriptions.pop_ended() or job.log.last_seq != last_seq:
                     self._changed_jobs.add(command.job)
 
-    def _dispatch(self, command: Command, job: Job | None, now: int) -> Answer:
+    def _dispatch(self, command: Command, naming: Naming | None, job: Job | None, now: int) -> Answer:
         if isinstance(command, DefineJob):
             return self._define(command, now)
         if isinstance(command, Drain):
@@ -98,11 +99,11 @@ class Tracker(Questions):
             return self._cancel_drain(command)
         assert not isinstance(command, Tick | Recovered)
         if job is None:
-            raise checking.unknown_job(command.job)
+            raise handlers.unknown_job(command.job)
         if isinstance(command, DeleteJob):
             self._delete(command, job)
             return None
-        return HANDLERS[type(command)].carry_out(job, command, now)
+        return handlers.carry_out(job, command, naming)
 
     def _recover(self, command: Recovered, now: int) -> None:
         if command.lost_tail:
@@ -163,14 +164,14 @@ class Tracker(Questions):
         )
 
     def _delete(self, command: DeleteJob, job: Job) -> None:
-        checking.check_delete(job, command)
+        handlers.check_delete(job, command)
         del self._jobs[command.job]
         self._pending.pop(command.job, None)
         self._changed_jobs.add(command.job)
 
     def _drain(self, command: Drain, now: int) -> DrainStatus:
         job = self._jobs.get(command.job)
-        checking.check_drain(job, self._pending.get(command.job, {}), command)
+        handlers.check_drain(job, self._pending.get(command.job, {}), command)
         deadline = None if command.timeout is None else now + min(command.timeout, MAX_DURATION)
         asked = DrainRecord(DrainState.PENDING, command.drain_id, deadline, command.mode)
         if job is not None and command.deployment == job.spec.deployment:
@@ -186,7 +187,7 @@ class Tracker(Questions):
 
     def _cancel_drain(self, command: CancelDrain) -> DrainStatus:
         pending = self._pending.get(command.job, {})
-        checking.check_cancel_drain(self._jobs.get(command.job), pending, command)
+        handlers.check_cancel_drain(self._jobs.get(command.job), pending, command)
         drain = pending.get(command.deployment)
         if drain is not None:
             del pending[command.deployment]

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,6 +155,21 @@ class Resolved:
     again: list[tuple[int, int]]  #: (place, place in `new`) of new names that are mentioned again
     segments: Rows  #: by entry
     conflicts: frozenset[int] = frozenset()  #: places of names, only closed by promises, whose end time is another
+
+
+class Naming(NamedTuple):
+    """A report's names, looked up; they are the same as long as no row was given or taken since."""
+
+    resolved: Resolved
+    accounts: Accounts
+    version: int  #: of the accounts
+    graph: Graph
+    log_id: str
+
+    def holds(self, accounts: Accounts, graph: Graph, log_id: str) -> bool:
+        """Return whether looking the names up again would find nothing else."""
+        same = self.accounts is accounts and self.version == accounts.version and self.graph is graph
+        return same and self.log_id == log_id
 
 
 def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Resolved:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracker.contract.commands import Command, DefineJob, Drain, OpenProducer, Subscribe
-from tracker.core import Tracker
+from tracker.core import Prepared, Tracker
 
 from .capacity import check_capacity
 from .limits import Limits
@@ -45,19 +45,17 @@ class Admission:
         self._defining: Counter[str] = Counter()
         self._drains = 0
 
-    def check(self, command: Command) -> int:
+    def prepare(self, command: Command) -> Prepared:
         """Refuse a command that the core would refuse, or that would exceed a limit.
 
         Args:
             command: what the caller asks for.
 
-        Returns:
-            How many substreams the command names for the first time.
-
         Raises:
             Refused: for the core's reasons, and ``LIMIT``.
         """
-        new = self._tracker.check(command)
+        prepared = self._tracker.prepare(command)
+        new = prepared.new
         check, job = self._limits.check, command.job
         waiting = self._waiting.get(job)
         named = new + waiting.names if new and waiting else new
@@ -92,7 +90,7 @@ class Admission:
                 asked = len(command.segments) + len(command.scopes)
                 asked += self._tracker.names_subscribed_to(job, besides=command.name)
                 check("max_subscribed_names", asked, "name fewer segments and scopes, or leave the filter out")
-        return new
+        return prepared
 
     def count_substreams(self, job: str) -> int:
         """Return how many substreams a job has open, with those that pending commands name for the first time."""
@@ -103,14 +101,9 @@ class Admission:
     def _is_new(self, job: str) -> bool:
         return self._tracker.last_seq(job) is None
 
-    def take(self, command: Command, new: int, answer: asyncio.Future[Any]) -> None:
-        """Count an accepted command as pending.
-
-        Args:
-            command: the command, which waits for its turn.
-            new: how many substreams it names for the first time.
-            answer: done when the command was carried out.
-        """
+    def take(self, prepared: Prepared, answer: asyncio.Future[Any]) -> None:
+        """Count an accepted command, which waits for its turn, as pending until it is answered."""
+        command, new, _ = prepared
         waiting = self._waiting.get(command.job)
         if waiting is None:
             waiting = self._waiting[command.job] = _Waiting(answer)

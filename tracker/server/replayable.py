@@ -20,7 +20,7 @@ import msgpack  # type: ignore[import-untyped]
 import tracker
 from tracker.contract.answers import Answer
 from tracker.contract.commands import Command, DefineJob, Recovered
-from tracker.core import Refused, Tracker
+from tracker.core import Prepared, Refused, Tracker
 from tracker.journal import (
     FollowableJournal,
     Journal,
@@ -119,7 +119,7 @@ class ReplayableState:
         self.at = at
         self.apply(Recovered(started.lost_tail, started.fences), at)
 
-    def apply(self, command: Command, at: int) -> Answer:
+    def apply(self, command: Command | Prepared, at: int) -> Answer:
         """Carry out a command. Call it in the job's lane.
 
         Args:
@@ -129,8 +129,9 @@ class ReplayableState:
         Raises:
             tracker.core.Refused: for the core's reasons.
         """
-        if isinstance(command, DefineJob) and command.spec.retention is None:
-            command = replace(command, spec=replace(command.spec, retention=self._retention))
+        asked = command.command if isinstance(command, Prepared) else command
+        if isinstance(asked, DefineJob) and asked.spec.retention is None:
+            command = replace(asked, spec=replace(asked.spec, retention=self._retention))
         return self.tracker.apply(command, at)
 
     def replay(self, number: int, record: Record) -> None:

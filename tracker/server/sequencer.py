@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any
 
 from tracker.contract.answers import Answer
-from tracker.contract.commands import Command, DefineJob, Tick
+from tracker.contract.commands import DefineJob, Tick
 from tracker.contract.refusal import Refusal
-from tracker.core import Refused
+from tracker.core import Prepared, Refused
 from tracker.journal import Journal, JournalError, Record
 from tracker.wire.codec import Method
 
@@ -48,7 +48,7 @@ class _Pending:
     """A command that has its place in the order, and waits for the journal."""
 
     record: Record
-    command: Command
+    command: Prepared
     answer: asyncio.Future[Answer]
 
 
@@ -128,13 +128,13 @@ class Sequencer:
         if not self._journal.instant:
             self._writer = asyncio.create_task(self._write())
 
-    def submit(self, method: Method, payload: bytes, command: Command) -> Answer | asyncio.Future[Answer]:
+    def submit(self, method: Method, payload: bytes, command: Prepared) -> Answer | asyncio.Future[Answer]:
         """Give a command its place in the order of all commands.
 
         Args:
             method: the call.
             payload: the request from which the command was read; it is journaled.
-            command: the command.
+            command: the command, prepared or at least wrapped as such.
 
         Returns:
             The answer, or a future that gives it.
@@ -205,17 +205,17 @@ class Sequencer:
 
     # ---------------------------------------------------------------- carrying out
 
-    def _carry_out(self, command: Command, at: int) -> Answer | asyncio.Future[Answer]:
+    def _carry_out(self, command: Prepared, at: int) -> Answer | asyncio.Future[Answer]:
         """Carry out a command in its job's lane, after all commands that were accepted before it."""
         job = command.job
         if self._cut is not None:
             self._cut.before(job)
         self._state.at = at
         # Definitions number the logs of new jobs, so they keep their order over all jobs.
-        after = self._defining if isinstance(command, DefineJob) else None
+        after = self._defining if isinstance(command.command, DefineJob) else None
         try:
             result = self._lanes.run(
-                job, partial(self._state.apply, command, at), partial(self._state.tracker.reach, command), after
+                job, partial(self._state.apply, command, at), partial(self._state.tracker.reach, command.command), after
             )
         except Exception:
             self._news(job, at)
@@ -224,7 +224,7 @@ class Sequencer:
             self._news(job, at)
             return result
         result.add_done_callback(lambda _: self._news(job, at))
-        if isinstance(command, DefineJob):
+        if isinstance(command.command, DefineJob):
             self._defining = result
         return result
 
@@ -325,7 +325,7 @@ class Sequencer:
         while self._health.failing and not self._stopping and not self._health.gone:
             await asyncio.sleep(_PROBE_S)
             with suppress(Refused):
-                answer = self.submit(Method.TICK, _NOBODY.encode(), Tick(_NOBODY))
+                answer = self.submit(Method.TICK, _NOBODY.encode(), Prepared(Tick(_NOBODY)))
                 if isinstance(answer, asyncio.Future):
                     await answer
 

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from tracker.contract.answers import Answer, Reported
 from tracker.contract.commands import Command, DefineJob, Report
 from tracker.contract.refusal import Refusal
-from tracker.core import Refused, Tracker
+from tracker.core import Prepared, Refused, Tracker
 from tracker.security.audit import AUDITED, Audit
 from tracker.security.guard import Caller, Guard
 from tracker.security.identities import DeniedError
@@ -266,20 +266,20 @@ class Service:
         if isinstance(command, Report):
             caller.take_entries(len(command.xor))
         try:
-            new = await self._check(job, command)
+            prepared = await self._prepare(job, command)
         except Refused as refused:
             # An earlier command of the same caller may change that, except if the message itself is wrong.
             if refused.reason == Refusal.MALFORMED or not await self._admission.settled(job):
                 raise
-            new = await self._check(job, command)
-        caller.take_names(new, partial(self._admission.count_substreams, job))
-        answer = self._sequencer.submit(method, data, command)
+            prepared = await self._prepare(job, command)
+        caller.take_names(prepared.new, partial(self._admission.count_substreams, job))
+        answer = self._sequencer.submit(method, data, prepared)
         if isinstance(answer, asyncio.Future):
-            self._admission.take(command, new, answer)
+            self._admission.take(prepared, answer)
         return answer
 
-    async def _check(self, job: str, command: Command) -> int:
-        found = self._lanes.run(job, partial(self._admission.check, command), partial(_size, command))
+    async def _prepare(self, job: str, command: Command) -> Prepared:
+        found = self._lanes.run(job, partial(self._admission.prepare, command), partial(_size, command))
         return await found if isinstance(found, asyncio.Future) else found
 
     async def _report_stream(self, context: Context, caller: Caller) -> AsyncIterator[bytes]:

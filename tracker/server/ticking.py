@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from tracker.contract.commands import Tick
-from tracker.core import Refused, Tracker
+from tracker.core import Prepared, Refused, Tracker
 from tracker.wire.codec import Method
 
 from .clock import Clock
@@ -87,7 +87,7 @@ class Ticker:
         for job in self._tracker.timed():
             due = self._tracker.next_due(job)
             if due is not None and due <= now:
-                answer = self._sequencer.submit(Method.TICK, job.encode(), Tick(job))
+                answer = self._sequencer.submit(Method.TICK, job.encode(), Prepared(Tick(job)))
                 if isinstance(answer, asyncio.Future):
                     await answer
         return self._tracker.next_due()
@@ -109,7 +109,7 @@ class Ticker:
         """Send a tick to a job; return False if the server accepts no commands now."""
         seq = self._tracker.last_seq(job) or 0
         try:
-            answer = self._sequencer.submit(Method.TICK, job.encode(), Tick(job))
+            answer = self._sequencer.submit(Method.TICK, job.encode(), Prepared(Tick(job)))
         except Refused:
             return False
         except Exception as error:
