@@ -24,7 +24,7 @@ def restored(state: ReplayableState) -> ReplayableState:
 @pytest.mark.parametrize("fronts", [[], ["f"]], ids=["without fronts", "with fronts"])
 @pytest.mark.parametrize("mode", list(DrainMode))
 @pytest.mark.parametrize("closed", [[], ["p"]], ids=["both open", "one closed"])
-def test_a_drain_of_a_restored_job_is_over_only_when_its_reporters_have_come_back(
+def test_a_restored_drain_is_over_only_when_its_reporters_have_come_back(
     fronts: Sequence[str], mode: DrainMode, closed: Sequence[str]
 ) -> None:
     state = ReplayableState()

@@ -13,7 +13,7 @@ from tests.journal.redis_server import RedisServer, needs_redis
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["file", "objects", pytest.param("redis", marks=needs_redis)])
-def test_a_restore_that_is_killed_at_any_step_never_leaves_an_empty_tracker(tmp_path: Path, kind: str) -> None:
+def test_a_restore_killed_at_any_step_never_leaves_an_empty_tracker(tmp_path: Path, kind: str) -> None:
     server = RedisServer(tmp_path / "redis") if kind == "redis" else None
     where = str(server.port) if server is not None else kind
     command = [sys.executable, "-m", "tests.backup.interrupting", str(tmp_path), where]

@@ -108,7 +108,7 @@ def test_a_journal_that_ended_with_its_backup_moves_without_anybody_noticing(
         assert (in_flight(client), client.job("flights").log_id) == (2, log)
 
 
-def test_a_backup_of_a_tracker_that_goes_on_is_never_taken_for_its_end(tracker: Server, tmp_path: Path) -> None:
+def test_a_backup_of_a_running_tracker_is_never_taken_for_its_end(tracker: Server, tmp_path: Path) -> None:
     backup = str(tmp_path / "backup")
     run("backup", backup, "--server", tracker.address)
     refused = run("restore", backup, "--journal", f"sqlite:{tmp_path / 'new.db'}", "--same-log", status=1)
@@ -159,7 +159,7 @@ def test_a_restore_that_was_interrupted_is_no_empty_tracker(tracker: Server, tmp
     run("backup", str(tmp_path / "again"), "--journal", f"sqlite:{new}")
 
 
-def test_a_backup_has_what_was_answered_before_and_no_half_of_a_command(tracker: Server) -> None:
+def test_a_backup_has_every_answered_command_and_no_half_of_one(tracker: Server) -> None:
     """One reporter takes turns between two jobs: no state may have the second job ahead of the first one."""
     done, stop = [0], threading.Event()
     with TrackerClient(tracker.address) as client:
@@ -229,7 +229,7 @@ def test_a_leader_that_slept_while_its_journal_was_replaced_disturbs_nobody(tmp_
 
 
 @pytest.mark.slow
-def test_a_drain_that_waits_for_runs_waits_for_them_after_a_restore_too(tracker: Server, tmp_path: Path) -> None:
+def test_a_drain_that_waits_for_runs_waits_for_them_after_a_restore(tracker: Server, tmp_path: Path) -> None:
     """Without fronts a job is drained when all runs are closed: a restore must not be taken for that."""
     backup = str(tmp_path / "backup")
     with TrackerClient(tracker.address) as client:

@@ -32,7 +32,7 @@ def workload() -> Workload:
 # ---------------------------------------------------------------- the generator
 
 
-def test_of_fifty_events_one_is_a_person_three_are_auctions_and_the_rest_are_bids() -> None:
+def test_fifty_events_are_one_person_three_auctions_and_else_bids() -> None:
     assert Counter(event.kind for event in EVENTS) == {"person": 400, "auction": 1200, "bid": 18_400}
     kinds = [event.kind for event in EVENTS[50:100]]
     assert kinds == ["person", *["auction"] * 3, *["bid"] * 46]
@@ -43,7 +43,7 @@ def test_ids_of_persons_and_auctions_are_consecutive_from_1000() -> None:
     assert [event.auction for event in EVENTS if event.kind == "auction"] == list(range(1000, 2200))
 
 
-def test_half_of_the_bids_are_for_the_hot_auction_and_three_of_four_of_the_hot_bidder() -> None:
+def test_half_of_the_bids_are_for_the_hot_auction() -> None:
     """The hot auction is the first of the newest hundred, the hot bidder the second; some meet them by chance."""
     hot = sum((bid.auction - 1000) == nexmark.last_auction(bid.number) // 100 * 100 for bid in BIDS)
     assert 0.49 < hot / len(BIDS) < 0.53
@@ -51,7 +51,7 @@ def test_half_of_the_bids_are_for_the_hot_auction_and_three_of_four_of_the_hot_b
     assert 0.74 < hot / len(BIDS) < 0.78
 
 
-def test_other_bids_are_for_auctions_in_flight_or_for_some_that_do_not_exist_yet() -> None:
+def test_other_bids_are_for_auctions_in_flight_or_not_yet_there() -> None:
     for bid in BIDS:
         newest = nexmark.last_auction(bid.number)
         assert min(newest - 100, newest // 100 * 100) <= bid.auction - 1000 <= newest + 10
@@ -87,7 +87,7 @@ def test_rows_come_in_steps_in_the_order_of_their_arrival(workload: Workload) ->
     assert not any(step.rows for step in workload.steps[-8:])
 
 
-def test_rows_are_late_and_out_of_order_and_the_site_that_was_cut_off_is_latest(workload: Workload) -> None:
+def test_rows_are_late_and_the_site_that_was_cut_off_is_latest(workload: Workload) -> None:
     late: dict[str, list[float]] = defaultdict(list)
     for row in workload.rows:
         late[row.tenant].append((row.arrives - row.at) / MINUTE)
@@ -110,7 +110,7 @@ def test_there_are_bursts(workload: Workload) -> None:
     assert max(minutes.values()) > 2.5 * min(minutes.values())
 
 
-def test_counts_are_those_of_the_rows_and_come_when_their_minute_is_over(workload: Workload) -> None:
+def test_counts_are_those_of_the_rows_and_come_after_their_minute(workload: Workload) -> None:
     counts = [count for step in workload.steps for count in step.counts]
     rows = Counter((row.tenant, row.at // MINUTE * MINUTE) for row in workload.rows)
     assert {(each.tenant, each.minute): each.rows for each in counts if each.rows} == rows
@@ -161,7 +161,7 @@ def test_the_truth_is_what_another_batch_makes(query: str, workload: Workload) -
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_result_is_complete_when_its_time_is_over_and_its_last_row_has_come(query: str, workload: Workload) -> None:
+def test_a_result_is_complete_after_its_time_and_its_last_row(query: str, workload: Workload) -> None:
     truth = QUERIES[query](workload.rows)
     assert all(result.complete >= key.end for key, result in truth.items())
     for part in (0.5, 0.8):
@@ -219,7 +219,7 @@ def test_each_damage_is_found(query: str, workload: Workload) -> None:
     assert not judged(workload, {}, []).exact
 
 
-def test_rows_of_a_window_that_will_not_come_are_lost_and_those_of_one_that_is_still_open_are_not(
+def test_rows_of_windows_that_will_not_come_are_lost(
     workload: Workload,
 ) -> None:
     truth = QUERIES["tumbling"](workload.rows)

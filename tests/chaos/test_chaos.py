@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)  # killed drivers take long to come back on a busy machine
-def test_a_job_in_which_everything_is_killed_once_releases_what_a_batch_computes(tmp_path: Path) -> None:
+def test_a_job_whose_parts_are_each_killed_once_equals_a_batch(tmp_path: Path) -> None:
     kinds = ["kill worker", "kill executor", "kill driver", "kill tracker", "cut network"]
     outcome = Round(3, tmp_path / "round", faults(3, kinds), feed_files=8, without=None, say=print).play()
     assert outcome.problems == []
@@ -24,7 +24,7 @@ def test_a_job_in_which_everything_is_killed_once_releases_what_a_batch_computes
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_where_an_attempt_counts_as_often_as_it_was_made_the_same_check_finds_damage(tmp_path: Path) -> None:
+def test_the_check_finds_damage_where_each_attempt_counts(tmp_path: Path) -> None:
     outcome = Round(3, tmp_path / "round", [], feed_files=8, without="units", say=print).play()
     assert outcome.injected["task failures"] > 0
     # More received than sent: a round that only stands still, on a slow machine say, does not show that.

@@ -29,7 +29,7 @@ def test_a_leader_is_cut_off_killed_and_put_to_sleep(tmp_path: Path) -> None:
 
 
 @needs_redis
-def test_redis_comes_back_older_without_the_leader_after_a_hand_over_over_half_open_lines(tmp_path: Path) -> None:
+def test_redis_comes_back_older_without_the_leader_after_a_hand_over(tmp_path: Path) -> None:
     faults = (
         Fault("half open", 0.3, 0.0, "leader", {"callers": False, "every": 1}),
         Fault("move", 0.8, 0.5, "leader", {"by": "move", "kill": "", "after": 0}),
@@ -77,7 +77,7 @@ def test_a_seed_draws_the_same_plan_which_survives_its_file() -> None:
         assert drawn == {name for name, kind in KINDS.items() if journal in kind.journals}
 
 
-def test_a_plan_that_fails_is_cut_down_to_the_faults_and_the_clients_that_it_needs() -> None:
+def test_a_failing_plan_is_cut_down_to_what_it_needs() -> None:
     plan = draw(7, 60)
     needed = (plan.faults[2], plan.faults[9])
     smallest = shrink(plan, lambda some: all(each in some.faults for each in needed) and some.size.producers > 1)

@@ -133,7 +133,7 @@ def test_a_drain_is_asked_for_taken_back_and_waited_for(shell: Shell, flights: s
     assert "nothing is cancelled" in shell("cancel-drain", flights, status=1)
 
 
-def test_a_drain_that_has_timed_out_goes_on_and_can_be_waited_for(shell: Shell, flights: str) -> None:
+def test_a_drain_that_has_timed_out_can_still_be_waited_for(shell: Shell, flights: str) -> None:
     shell("drain", flights, "d1", "--timeout", "0.2", "--wait", status=1)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(shell, "drain", flights, "d1", "--timeout", "600", "--wait", "--json")

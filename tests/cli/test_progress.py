@@ -75,7 +75,7 @@ def test_without_a_terminal_there_are_lines_on_stderr(client: TrackerClient, stu
 
 
 @pytest.mark.parametrize(("only", "shown"), [(("stdin", "stderr"), True), (("stdin", "stdout", "stderr"), False)])
-def test_a_long_list_that_goes_into_a_file_is_counted_on_the_terminal(
+def test_a_long_list_into_a_file_is_counted_on_the_terminal(
     client: TrackerClient, job: str, shell: Shell, only: tuple[str, ...], shown: bool
 ) -> None:
     client.define_job(spec(job))

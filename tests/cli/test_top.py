@@ -84,7 +84,7 @@ def test_the_chosen_job_is_among_the_rows_that_fit() -> None:
         assert shown.count("  job-") == 7
 
 
-def test_a_job_that_was_chosen_a_moment_ago_shows_no_other_jobs_substreams() -> None:
+def test_a_job_chosen_a_moment_ago_shows_no_other_jobs_substreams() -> None:
     shown = drawn(a_look(), Choice(job="taxis"))
     assert "taxis, deployment d7: …" in shown
     assert "schedule" not in shown.partition("\n\n")[2].partition("taxis, deployment")[2]
@@ -96,7 +96,7 @@ def test_a_drain_under_way_is_described() -> None:
     assert "drain: DRAINING night: 12 open, 30 in flight, unfinished: a, b, not committed: q" in shown
 
 
-def test_jobs_are_ordered_by_the_highest_numbers_or_the_first_names_and_turned_around() -> None:
+def test_jobs_are_ordered_by_numbers_or_names_and_turned_around() -> None:
     jobs = a_look().jobs
     assert next(job.job for job in Choice().ordered(jobs)) == "flights"
     choice = Choice()
@@ -125,7 +125,7 @@ def test_keys_choose_a_job_and_stay_with_it_in_another_order() -> None:
     assert not Choice().press("down", [])
 
 
-def test_a_tracker_is_looked_at_for_a_tenth_of_the_time_at_most() -> None:
+def test_a_tracker_is_looked_at_for_a_tenth_of_the_time() -> None:
     for took in (0.001, 0.5, 3.0):
         assert took / (took + pause_after(took, 0.2)) <= 0.1 + 1e-9 or took < 0.2
         assert took / (took + pause_after(took, 0.2, soon=True)) <= 0.5

@@ -462,7 +462,7 @@ def test_where_the_client_is_there_need_be_no_server() -> None:
     assert ran.stdout == "[]\n"
 
 
-def test_in_a_job_with_committed_ends_nothing_that_is_not_committed_brings_one(client: TrackerClient, job: str) -> None:
+def test_with_committed_ends_nothing_uncommitted_brings_an_end(client: TrackerClient, job: str) -> None:
     client.define_job(replace(spec(job, fronts=["schedule"]), committed_ends=True))
     assert client.job(job).spec.committed_ends
     with pytest.raises(TrackerError, match="open producer 'q' with mode STAGED") as refused:
@@ -486,7 +486,7 @@ def test_in_a_job_with_committed_ends_nothing_that_is_not_committed_brings_one(c
         ("HAND_OVER", lambda client, job: client.drain(job, "d1", "now", hand_over=True)),
     ],
 )
-def test_a_tracker_of_an_earlier_release_is_not_asked_for_what_it_would_not_notice(
+def test_an_earlier_tracker_is_not_asked_for_what_it_would_not_notice(
     client: TrackerClient,
     job: str,
     feature: str,

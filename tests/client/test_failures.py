@@ -82,7 +82,7 @@ def test_a_watch_sees_everything_once_over_restarts(server: Server) -> None:
     assert events.log_id == client.job("job").log_id
 
 
-def test_a_watch_whose_tracker_stays_away_tells_so_and_goes_on_when_it_is_back(server: Server) -> None:
+def test_a_watch_reports_an_absent_tracker_and_continues_when_it_is_back(server: Server) -> None:
     client = TrackerClient(server.address)
     client.define_job(spec("job"))
     with TrackerClient(server.address, retry_for=0).watch("job") as events:

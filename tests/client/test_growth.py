@@ -74,7 +74,7 @@ def journal(path: Path) -> int:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("remember", [None, MOMENT], ids=["for ever", "for a second"])
 @pytest.mark.parametrize("batches", [200, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_tracker_keeps_what_is_open_and_of_what_has_ended_16_bytes_at_most(
+def test_a_tracker_keeps_16_bytes_at_most_of_what_has_ended(
     tmp_path: Path, batches: int, remember: timedelta | None
 ) -> None:
     server = Server(tmp_path)

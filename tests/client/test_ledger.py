@@ -88,7 +88,7 @@ def test_what_is_missing_or_too_many_is_named(receipts: list[dict[str, Any]], mi
     assert (counts[-1], named) == (missing, (wrong,))
 
 
-def test_what_was_in_flight_when_a_substream_was_given_up_and_came_late_is_not_missing() -> None:
+def test_given_up_elements_that_came_late_are_not_missing() -> None:
     given_up = receipt("in", 5, 1, rows=3, in_flight=2, reason="ABANDONED")
     assert total(given_up, asides=(Aside(A, "in", "late", 2),)) == ((5, 3, 0, 2, 0, 0, 0), ())
 
@@ -98,7 +98,7 @@ def test_what_drains_have_released_is_summed_over_deployments() -> None:
     assert total(drained, receipt("in", 5, 9, before=3, deployment="d2", expected=8))[0][0] == 8
 
 
-def test_a_receipt_that_is_not_there_is_named_with_what_is_not_accounted_for() -> None:
+def test_a_missing_receipt_is_named_with_what_is_not_accounted_for() -> None:
     other = through("given_up", 0, 4, 50, name="tuesday", given_up=True)
     lines = {its[0].key.name: its[0] for its in ledger_of([through("clean", 90, 2, 100), other], ())}
     assert (lines["monday"].missing, lines["tuesday"].missing) == (10, 50)
@@ -111,7 +111,7 @@ def test_rows_of_no_substream_are_a_line_of_their_own() -> None:
     assert (bad.origins, bad.sent, bad.quarantined) == (("in",), 5, 5)
 
 
-def test_receipts_as_json_are_read_and_the_exit_status_tells_whether_they_add_up(tmp_path: Path) -> None:
+def test_receipts_as_json_are_read_and_the_exit_status_is_their_sum(tmp_path: Path) -> None:
     shell = Shell("127.0.0.1:1")  # no tracker is asked
     rows = [receipt("in", 5, 1, end_time="2026-03-01T00:00:00Z"), receipt("in", 4, 2, name="tuesday", rows=3)]
     (tmp_path / "receipts.json").write_text("".join(json.dumps(row) + "\n" for row in rows[:1]))

@@ -88,7 +88,7 @@ def test_a_report_beyond_the_servers_limits_goes_in_pieces_and_counts_once(tmp_p
 
 
 @pytest.mark.parametrize("size", [300_000, 3_000_000])
-def test_a_report_too_large_for_one_message_is_refused_with_what_to_do(tmp_path: Any, size: int) -> None:
+def test_a_report_too_large_for_one_message_is_refused_with_advice(tmp_path: Any, size: int) -> None:
     """The server refuses what is a little beyond its limit, the transport what is far beyond."""
     server = Server(tmp_path, "memory", "--limit", "max_message_bytes=200000")
     try:

@@ -113,7 +113,7 @@ def test_promises_keep_their_order_and_name_substreams_that_nothing_else_names()
 
 
 @pytest.mark.parametrize(("end_time", "error"), [("noon", TypeError), (1.5, TypeError), (2**63, OverflowError)])
-def test_an_end_time_that_is_no_64_bit_integer_is_refused_and_nothing_is_kept(end_time: Any, error: type) -> None:
+def test_an_end_time_beyond_64_bits_is_refused_and_nothing_is_kept(end_time: Any, error: type) -> None:
     report, _ = gather()
     with pytest.raises(error, match=r"end_time=.* of substream 'd1' in scope 'JFK' is no 64-bit integer; give"):
         report.sent("raw", "JFK", "d1", 1, end_time=end_time)

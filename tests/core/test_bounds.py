@@ -93,7 +93,7 @@ EPOCHS = st.sampled_from([0, 1, 2**62, 2**63, 2**64 - 1])
     balanced=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
-def test_whatever_a_journal_holds_time_goes_on_and_a_snapshot_can_be_kept(
+def test_time_goes_on_and_snapshots_work_whatever_a_journal_holds(
     durations: dict[str, int],
     end_times: list[int],
     frontiers: list[int],

@@ -158,7 +158,7 @@ def check(cells: Cells, plain: Plain) -> None:
     assert dict(zip(ending.tolist(), endable.tolist(), strict=True)) == may
 
 
-def test_a_dump_that_has_all_cells_can_be_read_by_the_sparse_layout() -> None:
+def test_a_dump_of_all_cells_can_be_read_by_the_sparse_layout() -> None:
     """A snapshot of a version that kept a cell for each segment."""
     rows = np.arange(ROWS)
     dense, sparse = DenseCells(SEGMENTS), SparseCells(SEGMENTS)

@@ -42,7 +42,7 @@ def test_each_finish_looks_at_few_fronts(at_once: bool, monkeypatch: pytest.Monk
     assert events == [["ENDED", "a", "t", "s", 10, 1, "COMPLETE", 0]]
 
 
-def test_segments_that_wait_for_the_same_fronts_share_a_group_after_a_restart_too() -> None:
+def test_segments_with_the_same_fronts_share_a_group_after_a_restart() -> None:
     """With a group for each segment everything that is closed costs as many times as much."""
     tracker = Tracker("log")
     driver = Driver(tracker)

@@ -65,7 +65,7 @@ def test_no_tick_is_due_for_stalls_while_the_next_deployment_is_awaited() -> Non
     assert due is None or due - driver.now > 1000 * SECOND
 
 
-def test_what_state_holds_does_not_stall_while_a_job_is_handed_over_but_what_is_in_flight_does() -> None:
+def test_in_a_hand_over_what_is_in_flight_stalls_and_state_not() -> None:
     lines = [
         keeping(stall_after=30, expire_after=60),
         start("p1"),
@@ -81,7 +81,7 @@ def test_what_state_holds_does_not_stall_while_a_job_is_handed_over_but_what_is_
     assert last_of(*lines, tick(61), close("q1")) == ({}, [DRAINED])
 
 
-def test_what_is_expected_does_not_stall_once_the_sources_stop_for_a_hand_over() -> None:
+def test_what_is_expected_does_not_stall_once_sources_stop() -> None:
     lines = [
         define(fronts=("f",), durations={"stall_after": 5 * SECOND}),
         start("p1"),
@@ -115,7 +115,7 @@ def test_a_hand_over_that_is_done_is_not_cancelled() -> None:
     assert last_of(*handed_over()[:-1], CANCEL) == ({"state": "CANCELLED"}, [["DRAIN_CANCELLED", "x"]])
 
 
-def test_a_commit_that_is_repeated_after_a_drain_that_finished_is_answered_as_before() -> None:
+def test_a_commit_repeated_after_a_finished_drain_is_answered_as_before() -> None:
     finish = commit("p1", epoch=0, promises=[["finish", "a"]])
     drain = {"do": "drain", "deployment": "d1", "drain_id": "x"}
     lines = [define(fronts=("a",)), start("p1"), drain, finish]
@@ -167,7 +167,7 @@ def test_a_hand_over_waits_for_a_revoked_epoch_to_be_committed_again() -> None:
 
 
 @pytest.mark.parametrize("end", [CANCEL, define("d2", ("f", "g"), force=True, durations={"idle_after": 600 * SECOND})])
-def test_no_front_turns_idle_for_a_hand_over_that_is_cancelled_after_a_long_time(end: Line) -> None:
+def test_no_front_turns_idle_for_a_hand_over_cancelled_late(end: Line) -> None:
     """Or by force. Who had stopped for it is given the whole time to start again."""
     lines = [
         define(fronts=("f", "g"), durations={"idle_after": 600 * SECOND}),
@@ -184,7 +184,7 @@ def test_no_front_turns_idle_for_a_hand_over_that_is_cancelled_after_a_long_time
     assert last_of(*lines, tick(600)) == ({}, [["FRONT_IDLE", "f", True], ["FRONT_IDLE", "g", True]])
 
 
-def test_nothing_stalls_or_expires_for_a_hand_over_that_is_cancelled_after_a_long_time() -> None:
+def test_nothing_stalls_or_expires_for_a_hand_over_cancelled_late() -> None:
     """Who holds the state had stopped for it, and is given the whole time to start again and release it."""
     patience = {"stall_after": 30, "expire_after": 60}
     lines = [*handed_over(**patience)[:3], start("q1"), *handed_over(**patience)[3:], tick(3600), CANCEL]

@@ -141,7 +141,7 @@ def test_a_row_that_is_used_again_knows_nothing_of_its_life_before(steps: list[t
             assert len(accounts.names) <= 4 * (9 + 3 * (len(steps) + 1))
 
 
-def test_a_page_that_is_forgotten_whole_twice_is_given_to_one_later_page() -> None:
+def test_a_page_forgotten_whole_twice_is_given_to_one_later_page() -> None:
     """Once while ids were still given from it, once when it was full."""
     accounts = Accounts(segments=2)
     given_ids = 0

@@ -274,7 +274,7 @@ def test_an_idle_front_is_waited_for_where_it_expects_elements() -> None:
     assert sorted(left.waiting_for) == ["f", "g"]
 
 
-def test_an_added_front_starts_at_the_floor_of_a_scope_that_was_promised_softly() -> None:
+def test_an_added_front_starts_at_a_softly_promised_floor() -> None:
     """A frontier below it raises nothing, so it may be promised while an epoch is staged."""
     assert last_of(
         define(fronts=("f", "g")),
@@ -309,7 +309,7 @@ def test_what_opens_again_and_is_closed_again_may_stall_again() -> None:
     assert last_of(*lines, *again, tick(6)) == ({}, stalled)
 
 
-def test_what_its_owner_has_closed_for_good_stays_closed_when_another_close_is_withdrawn() -> None:
+def test_a_firm_close_stays_when_another_close_is_withdrawn() -> None:
     left = open_after(
         define(),
         start("p1", "IMMEDIATE"),

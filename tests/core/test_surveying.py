@@ -131,7 +131,7 @@ def test_a_search_finds_the_open_substreams_that_wait_for_what_is_wanted() -> No
     assert found
 
 
-def test_each_word_is_looked_for_in_scope_and_name_without_regard_to_capitals() -> None:
+def test_each_word_is_sought_in_scope_and_name_without_regard_to_case() -> None:
     for tracker in _states(3):
         for one in _open(tracker):
             text = f"{one.name[1:].upper()} {one.scope[:2].lower()}"

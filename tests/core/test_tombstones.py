@@ -46,9 +46,7 @@ def _crowded(substreams: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
     )
 )
 @settings(max_examples=200, deadline=None)
-def test_a_name_is_remembered_until_its_end_is_longer_ago_than_is_asked(
-    crowded: bool, steps: list[tuple[str, Any]]
-) -> None:
+def test_a_name_is_remembered_for_as_long_as_is_asked(crowded: bool, steps: list[tuple[str, Any]]) -> None:
     """What does not count any more never counts again, though more is asked later; what is added after that does."""
     with mock.patch.object(tombstones, "_hashes", _crowded if crowded else hashes):
         stones, now, remember = Tombstones(), 1_700_000_000 * SECOND, 8 * SECOND
@@ -85,7 +83,7 @@ def test_a_snapshot_of_any_version_has_the_same_hashes() -> None:
     }
 
 
-def test_who_sweeps_when_it_is_due_keeps_little_that_counts_no_more_and_is_not_called_often() -> None:
+def test_sweeping_when_due_keeps_little_and_is_seldom_called() -> None:
     remember, sweeps = 80 * SECOND, 0
     stones = Tombstones()
     for now in range(1000 * SECOND, 1600 * SECOND, SECOND):
@@ -116,7 +114,7 @@ def test_however_often_time_passes_old_ones_are_removed_seldom() -> None:
     assert 0 < removals <= 600 // (80 // 8)
 
 
-def test_a_scope_and_a_name_are_not_mistaken_for_another_division_of_the_same_text() -> None:
+def test_a_scope_and_a_name_are_told_from_another_division() -> None:
     stones = Tombstones()
     stones.add([("ab", "c"), ("", "1:ab")], [SECOND] * 2)
     assert stones.has([("ab", "c"), ("a", "bc"), ("abc", ""), ("", "1:ab"), ("a", "b")]).tolist() == [

@@ -38,7 +38,7 @@ def test_grafana_has_every_field(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_each_panel_has_a_title_a_description_a_unit_and_the_source_that_is_chosen(name: str) -> None:
+def test_each_panel_has_a_title_a_description_a_unit_and_its_source(name: str) -> None:
     assert dashboard(name)["templating"]["list"][0]["name"] == "datasource"
     for panel in panels(name):
         assert panel["title"]

@@ -46,7 +46,7 @@ def test_a_replay_with_a_killed_tracker_is_exact_and_leaves_nothing_behind(tmp_p
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_day_in_hourly_steps_is_released_by_the_tracker_in_the_hour_in_which_it_ends(tmp_path: Path) -> None:
+def test_the_tracker_releases_a_day_in_the_hour_in_which_it_ends(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.flights.delays", "--days", "1", "--artifacts", str(tmp_path)],
         cwd=ROOT,
@@ -118,7 +118,7 @@ def test_an_interrupted_demonstration_cleans_up(tmp_path: Path, moment: str) -> 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_over_kafka_into_postgresql_everything_is_killed_once_and_the_tables_are_exact() -> None:
+def test_over_kafka_into_postgresql_everything_is_killed_and_exact() -> None:
     # Not below pytest's own directory, which the user that PostgreSQL runs as may not enter.
     before = set(Path(tempfile.gettempdir()).glob("flights-kafka-*"))
     done = subprocess.run(

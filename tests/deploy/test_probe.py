@@ -38,7 +38,7 @@ async def _probe(*arguments: str) -> tuple[int | None, str]:
     return process.returncode, printed.decode().strip()
 
 
-def test_a_ready_server_passes_and_one_that_is_not_ready_fails_with_its_reason() -> None:
+def test_a_ready_server_passes_and_an_unready_one_fails_with_its_reason() -> None:
     assert probe("") == (0, "ready")
     assert probe("the journal fails") == (1, "the journal fails")
 

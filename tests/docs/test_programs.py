@@ -88,7 +88,7 @@ def test_the_spark_quickstart_ends_by_itself_and_releases_each_shops_day_once(se
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_chained_jobs_end_an_hour_with_what_the_first_has_written_and_one_without_results(server: Server) -> None:
+def test_chained_jobs_end_an_hour_with_its_results_or_none(server: Server) -> None:
     printed = printed_by("examples/chained_jobs.py", server)
     assert [(row[0], *row[2:]) for row in shown_in(printed) if row[0] != "shop"] == [("berlin", "2", "4")]
     assert "berlin: 2 results of the first job were read, of 2\n" in printed
@@ -135,7 +135,7 @@ def test_the_shadow_names_the_window_that_was_closed_too_early(server: Server, t
     assert (tmp_path / "shadow.svg").read_text().startswith("<svg")
 
 
-def test_ends_in_one_order_wait_for_the_shop_that_hangs_which_is_named(server: Server) -> None:
+def test_ordered_ends_wait_for_the_shop_that_hangs_which_is_named(server: Server) -> None:
     assert printed_by("examples/ordered_ends.py", server).splitlines() == [
         "out: berlin 0, lima 0, oslo 0, berlin 1, oslo 1",
         "oslo's hour 2 is complete. 1 of all has to end before: lima's hour 1",
@@ -172,7 +172,7 @@ def test_the_reader_that_may_be_away(server: Server) -> None:
     client.delete_job("flights", force=True)
 
 
-def test_reports_and_waits_in_an_event_loop_need_no_thread_of_its_pool(server: Server) -> None:
+def test_reports_and_waits_in_an_event_loop_need_no_pool_thread(server: Server) -> None:
     """docs/concepts/substreams.md: every thread of the default pool is taken until all batches are done."""
     [program] = blocks("docs/concepts/substreams.md", "In an event loop", "python")
     client = TrackerClient(server.address)

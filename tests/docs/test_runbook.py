@@ -28,7 +28,7 @@ def throw_away(client: TrackerClient, job: str) -> str:
 
 
 @pytest.mark.thorough
-def test_every_command_of_the_runbook_runs_on_a_tracker_with_tls_and_tokens(tmp_path: Path) -> None:
+def test_every_command_of_the_runbook_runs_with_tls_and_tokens(tmp_path: Path) -> None:
     http, relay = free_port(), free_port()
     start = QuickStart(
         tmp_path, TRACKER_SERVE_METRICS=f"127.0.0.1:{http}",

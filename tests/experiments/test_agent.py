@@ -58,7 +58,7 @@ def test_a_source_that_promises_too_early_is_found_out() -> None:
         agent.follow(run, replace(messages, promise=promise))
 
 
-def test_the_start_of_a_run_is_followed_as_if_there_were_no_more() -> None:
+def test_the_start_of_a_run_is_followed_as_if_it_were_all() -> None:
     run = simulate(Shape(size=6, machines=4, elements=400))
     start = run.start(100)
     assert start.shape.elements == 100

@@ -63,7 +63,7 @@ def test_aggregation_says_the_same_in_fewer_words(run: Run) -> None:
 
 
 @pytest.mark.parametrize("phases", Phases)
-def test_batching_sends_a_message_of_each_machine_for_each_interval_and_no_more(phases: Phases) -> None:
+def test_batching_sends_one_message_for_each_machine_and_interval(phases: Phases) -> None:
     """Linear in machines; whatever the graph, and however many substreams there are."""
     for size in (10, 30):
         for per_substream in (1, 10):

@@ -34,7 +34,7 @@ def test_each_machine_keeps_its_own_moments_an_interval_apart(phases: Phases) ->
     assert (received <= last + SECOND + 1e-6).all()
 
 
-def test_who_waits_for_the_last_of_many_machines_waits_longer_when_they_are_out_of_step() -> None:
+def test_machines_out_of_step_make_the_last_ones_reader_wait_longer() -> None:
     run = simulate(Shape(size=6, machines=10, elements=4_000))
     delay = {
         phases: agent.follow(run, reports.each_interval(run, SECOND, phases)).delay.mean()
@@ -43,7 +43,7 @@ def test_who_waits_for_the_last_of_many_machines_waits_longer_when_they_are_out_
     assert delay[Phases.SPREAD] > 1.5 * delay[Phases.IN_STEP]  # the last of ten: 0.95 of an interval instead of 0.5
 
 
-def test_gathered_punctuations_are_one_message_for_each_pair_of_machines_and_interval_at_most() -> None:
+def test_gathered_punctuations_are_one_message_a_pair_and_interval() -> None:
     shape = Shape(size=6, machines=4, elements=2_000)
     run = simulate(shape)
     phase = Phases.RANDOM.of(shape.machines, SECOND, shape.seed)

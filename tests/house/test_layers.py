@@ -253,7 +253,7 @@ def _documents(module: str) -> str:
 
 
 @pytest.mark.parametrize("module", [each for each in MODULES if each.startswith("spark_client.spark_internals.")])
-def test_each_module_of_that_room_states_what_it_relies_on_and_how_it_fails(module: str) -> None:
+def test_each_module_of_that_room_states_its_reliance_and_failure(module: str) -> None:
     said = _documents(module)
     missing = [words for words in ("Relies on", "Fails ", "Since Spark") if words.lower() not in said.lower()]
     assert not missing, f"{module} does not say: {', '.join(missing)}"

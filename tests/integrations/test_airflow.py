@@ -117,7 +117,7 @@ def test_a_task_fails_with_the_reason(airflow: Airflow, client: TrackerClient) -
     assert "AirflowSensorTimeout" in airflow.task_log("refused", run, "late")
 
 
-def test_each_end_starts_a_dag_once_while_the_tracker_and_the_triggerer_are_killed(
+def test_each_end_starts_a_dag_once_while_processes_are_killed(
     airflow: Airflow, server: Server, client: TrackerClient
 ) -> None:
     till = client.open_producer("watched", "till", run="r1")

@@ -130,7 +130,7 @@ def dagster(server: Server, tmp_path: Path) -> Iterator[Dagster]:
     dagster.kill()
 
 
-def test_each_end_starts_one_run_while_the_tracker_and_the_daemon_are_killed(server: Server, dagster: Dagster) -> None:
+def test_each_end_starts_one_run_while_processes_are_killed(server: Server, dagster: Dagster) -> None:
     with TrackerClient(server.address) as client:
         client.define_job(spec("flights"))
         till = client.open_producer("flights", "till", "r1")

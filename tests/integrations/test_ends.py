@@ -17,7 +17,7 @@ __all__ = ["client", "job", "shared_server"]
 ends: Any = import_module("substream_tracker_airflow.ends")
 
 
-def test_the_fields_of_an_end_are_json_and_tell_whether_it_is_good_enough(client: TrackerClient, job: str) -> None:
+def test_an_ends_fields_are_json_and_show_if_it_is_good_enough(client: TrackerClient, job: str) -> None:
     client.define_job(spec(job, fronts=["gate"]))
     report = client.open_producer(job, "till", run="r1").epoch()
     report.sent("raw", "s", "lost", 4711)

@@ -143,7 +143,7 @@ def test_the_log_is_trimmed_to_what_the_older_of_two_snapshots_needs(place: Plac
     journal.close()
 
 
-def test_what_a_death_in_the_middle_of_the_clean_up_left_is_removed_later(
+def test_the_remains_of_an_interrupted_clean_up_are_removed_later(
     directory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, _, _ = opened(directory.address())
@@ -165,7 +165,7 @@ def test_what_a_death_in_the_middle_of_the_clean_up_left_is_removed_later(
 
 
 @pytest.mark.parametrize("damage", ["other", "missing", "undescribed"])
-def test_a_damaged_snapshot_is_set_aside_and_the_one_before_it_is_used(directory: Place, damage: str) -> None:
+def test_a_damaged_snapshot_is_set_aside_for_the_one_before(directory: Place, damage: str) -> None:
     journal, _, _ = opened(directory.address())
     for number in (1, 2, 3):
         journal.append(records(1, start=number))
@@ -193,7 +193,7 @@ def test_a_damaged_snapshot_is_set_aside_and_the_one_before_it_is_used(directory
 # ---------------------------------------------------------------- one writer
 
 
-def test_a_journal_in_use_is_refused_by_name_and_free_once_it_is_closed(place: Place) -> None:
+def test_a_journal_in_use_is_refused_by_name_until_it_is_closed(place: Place) -> None:
     journal, _, _ = opened(place.address())
     with pytest.raises(JournalLockedError, match=r"in use by another tracker \(process \d+ on .*\); stop it"):
         open_journal(place.address())
@@ -254,7 +254,7 @@ def test_without_a_place_for_notes_the_journal_works(directory: Place, tmp_path:
     journal.close()
 
 
-def test_without_a_named_place_notes_are_kept_in_a_directory_of_this_user_alone(
+def test_without_a_named_place_notes_are_in_this_users_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -270,9 +270,7 @@ def test_without_a_named_place_notes_are_kept_in_a_directory_of_this_user_alone(
     journal.close()
 
 
-def test_a_journal_is_not_given_back_while_a_sign_of_life_is_under_way(
-    directory: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_is_not_given_back_during_a_sign_of_life(directory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would come after the release and take it back, in the name of a tracker that is gone."""
     journal, _, _ = opened(directory.address())
     lease = journal._lease  # type: ignore[attr-defined]
@@ -306,7 +304,7 @@ def test_what_another_tracker_has_written_is_durable_before_it_counts(
     assert [path.name for path in synced] == ["a", "trial"]
 
 
-def test_a_tracker_that_died_elsewhere_is_followed_when_its_lease_has_run_out(
+def test_a_tracker_that_died_elsewhere_is_followed_after_its_lease(
     directory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracker.journal.objects.journal.new_holder", lambda: '{"host": "a", "pid": 1, "machine": "x"}')
@@ -360,7 +358,7 @@ def test_a_writer_that_slept_while_the_log_was_trimmed_finds_the_claim(directory
     journal.close()
 
 
-def test_a_tracker_that_slept_as_it_was_about_to_claim_does_not_claim_what_is_long_past(directory: Place) -> None:
+def test_a_tracker_that_slept_before_its_claim_claims_nothing_past(directory: Place) -> None:
     leader, _, _ = opened(directory.address())
     leader.append(records(1))
     sleeper: Any = standby(directory.address())
@@ -380,7 +378,7 @@ def test_a_tracker_that_slept_as_it_was_about_to_claim_does_not_claim_what_is_lo
     assert opened(directory.address())[1].damage == ()
 
 
-def test_a_tracker_that_slept_right_after_its_claim_has_lost_the_log_and_harms_nobody(directory: Place) -> None:
+def test_a_tracker_that_slept_after_its_claim_has_lost_the_log(directory: Place) -> None:
     sleeper: Any = standby(directory.address())
     is_past = sleeper._log.is_past
     others: list[Journal] = []
@@ -500,7 +498,7 @@ def test_a_standby_leaves_out_what_was_set_aside(directory: Place) -> None:
     waiting.close()
 
 
-def test_a_standby_of_a_log_with_a_hole_that_nobody_leads_finds_the_loss(directory: Place) -> None:
+def test_a_standby_of_a_leaderless_log_with_a_hole_finds_the_loss(directory: Place) -> None:
     """It would begin again with the newest snapshot for ever, and no tracker would lead."""
     leader, _, _ = opened(directory.address())
     leader.append([Record(Method.STARTED, 1, Started("log", "", 0).payload())])
@@ -561,7 +559,7 @@ def test_a_write_whose_answer_is_lost_counts_once(bucket: Place, s3: S3) -> None
 
 
 @pytest.mark.slow
-def test_a_store_that_is_killed_again_and_again_loses_nothing_that_was_acknowledged(bucket: Place, s3: S3) -> None:
+def test_a_store_killed_again_and_again_loses_nothing_acknowledged(bucket: Place, s3: S3) -> None:
     journal, _, _ = opened(bucket.address())
     told: list[Record] = []
     stop = threading.Event()
@@ -589,7 +587,7 @@ def test_a_store_that_is_killed_again_and_again_loses_nothing_that_was_acknowled
     journal.close()
 
 
-def test_while_the_store_is_away_a_write_waits_and_an_interrupt_ends_it(bucket: Place, s3: S3) -> None:
+def test_while_the_store_is_away_a_write_waits_until_interrupted(bucket: Place, s3: S3) -> None:
     journal, _, _ = opened(bucket.address())
     s3.kill()
     with ThreadPoolExecutor(1) as pool:
@@ -643,7 +641,7 @@ class Silent(FaultyObjects):
             raise NoAnswerError("no answer")
 
 
-def test_a_snapshot_is_kept_as_soon_as_the_store_answers_again_and_is_given_up_when_it_does_not() -> None:
+def test_a_snapshot_is_kept_once_the_store_answers_or_given_up() -> None:
     pauses: list[float] = []
     ObjectsSnapshots(Silent(7), "here", pauses.append).write(1, 1, {"number": 1}, lambda: None)
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4]
@@ -651,7 +649,7 @@ def test_a_snapshot_is_kept_as_soon_as_the_store_answers_again_and_is_given_up_w
         ObjectsSnapshots(Silent(8), "here", pauses.append).write(1, 1, {"number": 1}, lambda: None)
 
 
-def test_a_store_that_does_not_answer_is_not_taken_for_one_that_another_tracker_uses(tmp_path: Path) -> None:
+def test_a_silent_store_is_not_taken_for_one_in_use(tmp_path: Path) -> None:
     for step in range(1, 60):  # between any two looks at the clock, the time to wait may end
         clock = count(0.0, step / 1000).__next__
         with pytest.raises(JournalError, match="no answer") as refused:
@@ -673,7 +671,7 @@ def test_a_store_that_ignores_conditions_is_refused() -> None:
         try_conditions(Unconditional(Shelf(Random(0)), Random(0)), "here")
 
 
-def test_a_full_disk_refuses_and_the_journal_works_again_once_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_until_there_is_room_again(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk], capture_output=True).returncode:
@@ -779,9 +777,7 @@ def test_a_loss_that_the_next_tracker_could_not_see_stops_it_too(
 
 
 @pytest.mark.parametrize("damage", ["missing", "other", "older"])
-def test_an_entry_that_is_not_what_was_written_is_noticed_and_what_follows_is_given_up(
-    directory: Place, damage: str
-) -> None:
+def test_a_changed_entry_is_noticed_and_what_follows_is_given_up(directory: Place, damage: str) -> None:
     journal, _, _ = opened(directory.address())
     for number in range(5):
         journal.append(records(1, start=number))

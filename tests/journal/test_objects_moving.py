@@ -80,7 +80,7 @@ def test_a_standby_that_was_found_and_died_holds_nobody_back(directory: Place) -
     other.close()
 
 
-def test_a_standby_that_died_before_is_not_found_and_its_sign_is_removed(directory: Place) -> None:
+def test_a_standby_that_died_before_is_not_found_and_cleaned_up(directory: Place) -> None:
     leader, _, _ = opened(directory.address())
     assert isinstance(leader, MovableJournal)
     dies = standby(directory.address())
@@ -91,7 +91,7 @@ def test_a_standby_that_died_before_is_not_found_and_its_sign_is_removed(directo
     leader.close()
 
 
-def test_a_leader_that_stops_after_a_search_leaves_the_journal_to_whoever_is_first(directory: Place) -> None:
+def test_a_leader_that_stops_after_a_search_leaves_the_journal_free(directory: Place) -> None:
     leader, _, _ = opened(directory.address())
     assert isinstance(leader, MovableJournal)
     with waiting(standby(directory.address())):

@@ -120,7 +120,7 @@ def test_the_log_is_trimmed_to_what_the_older_of_two_snapshots_needs(server: Red
     journal.close()
 
 
-def test_a_damaged_snapshot_is_set_aside_and_the_one_before_it_is_used(server: RedisServer) -> None:
+def test_a_damaged_snapshot_is_set_aside_for_the_one_before(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     for number in (1, 2, 3):
         journal.append(records(1, start=number))
@@ -152,7 +152,7 @@ def test_pieces_of_a_snapshot_that_was_never_finished_are_removed(server: RedisS
 # ---------------------------------------------------------------- one writer
 
 
-def test_a_journal_in_use_is_refused_by_name_and_free_once_it_is_closed(server: RedisServer) -> None:
+def test_a_journal_in_use_is_refused_by_name_until_it_is_closed(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     with pytest.raises(JournalLockedError, match=r"in use by another tracker \(process \d+ on .*\); stop it"):
         open_journal(server.address())
@@ -185,7 +185,7 @@ def test_a_tracker_that_died_on_this_machine_is_followed_at_once(server: RedisSe
     journal.close()
 
 
-def test_a_tracker_that_died_elsewhere_is_followed_when_its_lease_has_run_out(server: RedisServer) -> None:
+def test_a_tracker_that_died_elsewhere_is_followed_after_its_lease(server: RedisServer) -> None:
     server.client().set("{tracker}:lease", '{"host": "elsewhere", "pid": 1, "machine": "x"}', px=700)
     journal, _, _ = opened(server.address())
     journal.close()
@@ -242,7 +242,7 @@ def test_a_tracker_takes_over_from_one_that_still_writes(server: RedisServer) ->
         new.close()
 
 
-def test_an_owner_is_confirmed_until_another_one_has_the_log_or_nobody_can_tell(server: RedisServer) -> None:
+def test_an_owner_is_confirmed_until_another_leads_or_nobody_knows(server: RedisServer) -> None:
     old, _, _ = opened(server.address())
     old.append(records(3))
     old.confirm()
@@ -286,7 +286,7 @@ def test_of_many_that_start_at_once_one_gets_the_journal(server: RedisServer) ->
 
 
 @pytest.mark.parametrize("ending", ["close", "hand_over"])
-def test_of_a_journal_that_was_released_no_thread_and_no_connection_is_left(server: RedisServer, ending: str) -> None:
+def test_a_released_journal_leaves_no_thread_and_no_connection(server: RedisServer, ending: str) -> None:
     look = server.client()
     threads, before = threading.active_count(), look.client_id()
     journal, _, _ = opened(server.address())
@@ -404,7 +404,7 @@ def test_a_write_whose_answer_is_lost_counts_once(server: RedisServer) -> None:
     journal.close()
 
 
-def test_a_server_that_is_killed_again_and_again_loses_nothing_that_was_acknowledged(server: RedisServer) -> None:
+def test_a_server_killed_again_and_again_loses_nothing_acknowledged(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     told: list[Record] = []
     stop = threading.Event()
@@ -431,7 +431,7 @@ def test_a_server_that_is_killed_again_and_again_loses_nothing_that_was_acknowle
     journal.close()
 
 
-def test_while_the_server_is_away_a_write_waits_and_an_interrupt_ends_it(server: RedisServer) -> None:
+def test_while_the_server_is_away_a_write_waits_until_interrupted(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     server.kill()
     with ThreadPoolExecutor(1) as pool:
@@ -531,7 +531,7 @@ def test_entries_that_someone_has_removed_are_missed(server: RedisServer) -> Non
     journal.close()
 
 
-def test_after_an_entry_that_is_none_of_a_trackers_nobody_can_tell_what_is_lost(server: RedisServer) -> None:
+def test_after_a_foreign_entry_nobody_can_tell_what_is_lost(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     for number in range(5):
         journal.append(records(1, start=number))
@@ -548,7 +548,7 @@ def test_after_an_entry_that_is_none_of_a_trackers_nobody_can_tell_what_is_lost(
     assert opened(server.address())[2] == records(6)
 
 
-def test_a_server_without_room_refuses_and_takes_the_next_record_once_it_has_room(server: RedisServer) -> None:
+def test_a_server_without_room_refuses_until_it_has_room(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     journal.append(records(1))
     client = server.client()
@@ -596,7 +596,7 @@ def lessened(server: RedisServer) -> Any:
     return look
 
 
-def test_a_closed_connection_is_not_replaced_by_one_to_a_server_that_gives_less(
+def test_a_closed_connection_is_not_replaced_by_a_weaker_server(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a failover, while nothing is written: the new server may have other settings."""
@@ -613,7 +613,7 @@ def test_a_closed_connection_is_not_replaced_by_one_to_a_server_that_gives_less(
     assert opened(server.address())[2] == records(2)
 
 
-def test_a_server_that_gives_less_gets_no_write_if_that_is_known_before(server: RedisServer) -> None:
+def test_a_server_known_to_give_less_gets_no_write(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     journal.append(records(1))
     look = lessened(server)
@@ -752,7 +752,7 @@ def test_the_password_comes_from_a_file_or_the_environment(tmp_path: Path, monke
         server.kill()
 
 
-def test_a_user_with_the_rights_that_the_docs_list_can_keep_a_journal(
+def test_a_user_with_the_documented_rights_can_keep_a_journal(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "howto" / "journals.md").read_text()

@@ -23,9 +23,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.mark.parametrize("finds_out", ["at a write", "at a look-up", "idle"])
-def test_a_log_that_vanishes_stops_the_leader_at_once_and_its_loss_needs_consent(
-    server: RedisServer, finds_out: str
-) -> None:
+def test_a_vanished_log_stops_the_leader_and_needs_consent(server: RedisServer, finds_out: str) -> None:
     journal, _, _ = opened(server.address())
     gone = threading.Event()
     journal.when_gone(lambda error: gone.set())
@@ -114,7 +112,7 @@ def test_a_master_that_its_replicas_have_left_does_not_confirm_who_leads(
         replica.kill()
 
 
-def test_a_loss_that_was_noted_of_a_log_which_is_longer_now_needs_consent(server: RedisServer) -> None:
+def test_a_loss_noted_of_a_log_now_longer_needs_consent(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     journal.append(records(3))
     journal.close()

@@ -241,7 +241,7 @@ def test_damage_is_never_silent_and_never_takes_what_came_before(
 
 
 @pytest.mark.parametrize("kept", [30, 49])
-def test_a_cut_write_ahead_log_loses_only_what_was_cut_and_that_is_accepted_once(path: Path, kept: int) -> None:
+def test_a_cut_write_ahead_log_loses_only_the_cut_accepted_once(path: Path, kept: int) -> None:
     journal, _, _ = opened(path)
     told = records(50, size=20_000)
     sizes = []
@@ -328,7 +328,7 @@ def test_a_journal_of_another_version_is_left_alone(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_journal_that_something_else_has_overwritten_is_damaged_and_set_aside_once_that_is_accepted(
+def test_an_overwritten_journal_is_damaged_and_set_aside_once_accepted(
     path: Path,
 ) -> None:
     journal, _, _ = opened(path)
@@ -414,7 +414,7 @@ def test_a_group_that_fails_at_any_step_leaves_nothing_behind(
     journal.close()
 
 
-def test_a_file_that_is_whole_but_inconsistent_is_rebuilt_before_it_is_written_to(path: Path) -> None:
+def test_a_whole_but_inconsistent_file_is_rebuilt_before_it_is_written(path: Path) -> None:
     """All records can be read, and SQLite's own list of free pages is wrong: what is written next might be lost."""
     journal, _, _ = opened(path)
     journal.append(records(20))
@@ -520,7 +520,7 @@ def test_nobody_else_may_read_the_files(path: Path) -> None:
     journal.close()
 
 
-def test_a_mark_that_is_cut_off_under_a_running_process_does_it_no_harm(path: Path) -> None:
+def test_a_mark_cut_off_under_a_running_process_does_no_harm(path: Path) -> None:
     journal, _, _ = opened(path)
     journal.append(records(2))
     os.truncate(path.with_name("tracker.db-mark"), 0)

@@ -140,7 +140,7 @@ def test_without_deduplication_doubled_rows_do_damage(
 
 
 @pytest.mark.slow
-def test_a_driver_killed_between_its_write_and_sparks_commit_doubles_rows_and_no_result(
+def test_a_driver_killed_between_write_and_commit_doubles_no_result(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, feed: Feed, tmp_path: Path, job: str
 ) -> None:
     for hour in range(3):
@@ -260,7 +260,7 @@ NAMED = Substreams(None, "string", "name", "string", 0, 0)
 
 
 @pytest.mark.parametrize("kind", ["files", "kafka"])
-def test_an_epoch_that_is_repeated_is_sent_as_it_was_even_if_it_is_not_computed_so_again(
+def test_a_repeated_epoch_is_sent_as_it_was_first_computed(
     spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, kind: str
 ) -> None:
     channel: Channel = FileChannel("clean", tmp_path)
@@ -293,7 +293,7 @@ def test_what_a_channel_cannot_carry_is_refused(spark: SparkSession, tracker: Se
 
 
 @pytest.mark.slow
-def test_a_key_that_comes_twice_fails_with_nothing_published_and_each_advice_repairs_it(
+def test_a_double_key_publishes_nothing_and_each_advice_repairs_it(
     spark: SparkSession, tracker: Server, broker: Kafka, feed: Feed, tmp_path: Path, job: str
 ) -> None:
     feed.put(row(1, 1), row(2, 2), row(1, 1), row(3, 3, amount=5), row(3, 3, amount=7), row(4, 4, last=True))

@@ -104,9 +104,7 @@ def test_an_epoch_that_is_sent_again_with_other_rows_is_refused(spark: SparkSess
         once.rows(frame(spark, epoch("one", 0, None, [4, 5, 3])), 1)
 
 
-def test_what_was_received_is_that_of_the_batch_before_or_the_batch_is_refused(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_was_received_is_of_the_batch_before_or_refused(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "received"
     once = ReceivedOnce(path)
     once.rows(frame(spark, epoch("one", 0, None, [1])), 0)

@@ -42,7 +42,7 @@ def counted(values: list[dict[str, Any]]) -> Counts:
 
 
 @pytest.mark.thorough
-def test_of_each_key_the_newest_record_is_what_a_batch_gives_until_the_final_one_takes_its_place(
+def test_the_newest_record_of_a_key_equals_a_batch_until_the_end(
     spark: SparkSession, tracker: Server, job: str, broker: Kafka, topic: str, feed: Feed, tmp_path: Path
 ) -> None:
     sink = Topic(topic, broker.servers, ["tenant", "window", "kind"])

@@ -82,7 +82,7 @@ def finished(tracking: Tracking) -> bool:
 
 
 @pytest.mark.thorough
-def test_a_hand_off_finishes_where_it_ended_when_it_began_although_no_record_has_the_last_offset(
+def test_a_hand_off_finishes_where_it_ended_when_it_began(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, job: str, tmp_path: Path
 ) -> None:
     writer = Writer(spark, broker.servers, topic)
@@ -119,7 +119,7 @@ def test_a_hand_off_finishes_where_it_ended_when_it_began_although_no_record_has
     assert out == sorted(tuple(row) for row in expected) == [("a", 2, 0), ("b", 2, 3)]
 
 
-def test_a_hand_off_of_nothing_finishes_and_one_of_no_topic_is_refused(
+def test_a_hand_off_of_nothing_finishes_and_of_no_topic_is_refused(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, job: str, tmp_path: Path
 ) -> None:
     with handed_off(spark, tracker.address, broker.servers, topic, tmp_path, job) as tracking:
@@ -195,7 +195,7 @@ def test_what_is_no_offsets_is_refused(offsets: Any) -> None:
 
 
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
-def test_a_hand_off_with_an_open_transaction_is_refused_until_it_has_ended(
+def test_a_hand_off_with_an_open_transaction_is_refused(
     spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, level: str
 ) -> None:
     """Committed later, its records would be in front of the end or behind it, by the level at which was asked."""

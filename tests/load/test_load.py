@@ -76,7 +76,7 @@ def test_smoke_starts_a_tracker_and_leaves_nothing_behind(tmp_path: Path) -> Non
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_is_lost_or_counted_twice_when_producers_and_the_tracker_are_killed(tmp_path: Path) -> None:
+def test_nothing_is_lost_or_doubled_when_producers_and_tracker_are_killed(tmp_path: Path) -> None:
     failures = """
         segments = 3
         [failures]
@@ -99,7 +99,7 @@ def test_nothing_is_lost_or_counted_twice_when_producers_and_the_tracker_are_kil
     assert (tmp_path / "own.db").exists()
 
 
-def test_at_an_address_it_uses_a_job_of_its_own_and_deletes_it(tmp_path: Path, server: Server) -> None:
+def test_at_an_address_it_uses_and_deletes_a_job_of_its_own(tmp_path: Path, server: Server) -> None:
     load = Load(tmp_path, SMALL)
     load("--server", server.address, "--rate", "40", "--duration", "1")
     assert load.result["samples"][0]["server"] is None
@@ -152,7 +152,7 @@ def test_who_meddles_is_found_out(tmp_path: Path, server: Server) -> None:
         assert len(client.jobs()) == 1, "what failed is left to be looked at"
 
 
-def test_a_tracker_that_stands_still_is_seen_by_all_that_fell_due_meanwhile(tmp_path: Path, server: Server) -> None:
+def test_a_tracker_that_stands_still_is_seen_by_all_due_then(tmp_path: Path, server: Server) -> None:
     """Without coordinated omission: a pause of two thirds of the time is seen by more than half of the reports.
 
     A producer that waits for its answer would have seen it once; that is what the round trips say.

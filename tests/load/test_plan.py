@@ -26,7 +26,7 @@ PLANS = pytest.mark.parametrize(
 
 
 @PLANS
-def test_each_element_is_sent_and_received_once_on_each_segment_and_not_received_early(said: dict[str, Any]) -> None:
+def test_each_element_is_sent_and_received_once_on_each_segment(said: dict[str, Any]) -> None:
     plan = Plan(read(said))
     accounts: defaultdict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
     for producer in range(plan.producers):

@@ -73,7 +73,7 @@ def test_a_rate_at_which_answers_were_only_slow_is_tried_once_more() -> None:
     assert found.rate == 100
 
 
-def test_a_machine_that_is_too_busy_for_any_call_is_not_searched_further() -> None:
+def test_a_machine_too_busy_for_any_call_is_not_searched_further() -> None:
     found = search(500, 0, outcome(500.0, floor=60.0))
     assert found.too_busy
     assert [step.rate for step in found.steps] == [500, 500, 333.3, 333.3]

@@ -95,7 +95,7 @@ def test_the_body_of_an_answer_takes_no_memory_and_its_status_counts(body: bytes
         sending.close()
 
 
-def test_a_connection_is_kept_for_the_next_message_and_replaced_when_it_was_closed() -> None:
+def test_a_connection_is_kept_and_replaced_when_it_was_closed() -> None:
     with receiving() as receiver:
         sending = sender(receiver.port)
         receiver.answers = [(204, {}), (204, {"connection": "close"}), (204, {})]

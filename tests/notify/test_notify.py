@@ -108,7 +108,7 @@ def test_ends_are_posted_signed_and_in_order(server: Server, tmp_path: Path, rec
     assert notifier.end() == 0
 
 
-def test_nothing_is_lost_while_the_receiver_the_tracker_or_the_process_is_away(
+def test_nothing_is_lost_while_receiver_tracker_or_process_is_away(
     server: Server, tmp_path: Path, receiver: Receiver
 ) -> None:
     client = TrackerClient(server.address)

@@ -133,9 +133,7 @@ def place(tmp_path: Path, marker: str, kinds: str = "") -> Rule:
         ("file:///{name}", ("file://", "day")),
     ],
 )
-def test_names_of_reporters_stand_in_a_markers_name_and_never_in_its_place(
-    tmp_path: Path, marker: str, where: tuple[str, str]
-) -> None:
+def test_reporters_names_stand_in_a_markers_name_only(tmp_path: Path, marker: str, where: tuple[str, str]) -> None:
     assert marker_place(place(tmp_path, marker), ended()) == where
 
 

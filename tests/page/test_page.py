@@ -16,7 +16,7 @@ from tests.server.processes import Server, Servers
 from tracker.client import DrainState, JobSpec, label
 
 
-def test_from_the_list_of_jobs_to_the_reason_why_a_substream_is_open(site: Server, window: Opens) -> None:
+def test_from_the_list_of_jobs_to_why_a_substream_is_open(site: Server, window: Opens) -> None:
     tab = window(site).open()
     expect(tab.get_by_role("row", name="flights")).to_contain_text("2")
     tab.get_by_role("link", name="flights").click()
@@ -133,9 +133,7 @@ def test_it_tells_that_it_is_disconnected_and_comes_back_by_itself(
     assert again.stop() == 0
 
 
-def test_a_short_interruption_is_not_worth_a_word_and_a_frozen_server_is_noticed(
-    own_site: Server, window: Opens
-) -> None:
+def test_a_short_interruption_is_passed_over_and_a_frozen_server_noticed(own_site: Server, window: Opens) -> None:
     tab = window(own_site).open()
     tab.clock.install()
     tab.reload()

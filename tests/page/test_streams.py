@@ -115,7 +115,7 @@ def state(message: str) -> Any:
     return json.loads(message.partition("data: ")[2])
 
 
-def test_a_browser_that_was_slow_gets_the_newest_state_and_none_of_those_between(run: Callable[[Any], None]) -> None:
+def test_a_slow_browser_gets_the_newest_state_alone(run: Callable[[Any], None]) -> None:
     async def test() -> None:
         async with sited() as site:
             site.define("job")
@@ -137,7 +137,7 @@ def test_a_browser_that_was_slow_gets_the_newest_state_and_none_of_those_between
     run(test())
 
 
-def test_a_job_is_read_once_for_all_browsers_and_not_at_all_without_any(run: Callable[[Any], None]) -> None:
+def test_a_job_is_read_once_for_all_browsers_or_not_at_all(run: Callable[[Any], None]) -> None:
     async def test() -> None:
         async with sited() as site:
             site.define("job")
@@ -242,7 +242,7 @@ def test_there_are_only_so_many_streams_and_closing_the_page_ends_them(
     run(test())
 
 
-def test_until_the_journal_is_read_the_page_answers_that_it_has_to_wait(run: Callable[[Any], None]) -> None:
+def test_until_the_journal_is_read_the_page_asks_to_wait(run: Callable[[Any], None]) -> None:
     async def test() -> None:
         browser = Browser(Site(), "/api/jobs")
         assert "recovers its state" in await browser.take()

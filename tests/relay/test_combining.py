@@ -187,7 +187,7 @@ def test_a_report_whose_caller_has_gone_is_not_sent() -> None:
     asyncio.run(run())
 
 
-def test_other_epochs_runs_producers_and_jobs_do_not_wait_and_do_not_mix(
+def test_other_epochs_runs_producers_and_jobs_do_not_wait_or_mix(
     shared_server: Server, client: TrackerClient, opened: str
 ) -> None:
     client.open_producer(opened, "other", "r")
@@ -269,7 +269,7 @@ def test_two_end_times_for_one_new_name_are_the_trackers_to_judge(
     assert outcomes(told.answers) == ["APPLIED", "END_TIME_CONFLICT"] * 2 + ["APPLIED"]
 
 
-def test_ids_come_back_to_those_who_want_them_and_may_be_used_together_with_names(
+def test_ids_return_to_those_who_want_them_and_mix_with_names(
     shared_server: Server, client: TrackerClient, opened: str
 ) -> None:
     reports = [

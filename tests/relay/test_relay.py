@@ -232,7 +232,7 @@ def test_what_it_may_not_hold_it_refuses_until_there_is_room(server: Server, tmp
     assert relay.stop() == 0
 
 
-def test_a_graceful_stop_ends_what_would_not_end_by_itself_and_says_why(server: Server, relay: Relay) -> None:
+def test_a_graceful_stop_ends_what_would_not_end_and_names_it(server: Server, relay: Relay) -> None:
     TrackerClient(server.address).define_job(spec("job"))
     with grpc.insecure_channel(relay.address) as channel:
         watch = TrackerStub(channel).Watch(wire.WatchRequest(job="job"))

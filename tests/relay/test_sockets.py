@@ -346,7 +346,7 @@ def test_not_only_reports_count_against_what_it_may_hold(what: str, server: Serv
     assert relay.stop() == 0
 
 
-def test_the_socket_of_a_tracker_with_a_standby_has_a_path_that_the_system_takes() -> None:
+def test_the_socket_of_a_tracker_with_a_standby_has_a_valid_path() -> None:
     pods = [f"shop-substream-tracker-{n}.shop-substream-tracker-headless.streaming.svc:7654" for n in range(3)]
     found = {str([*sockets(server)][-1]) for server in ("+".join(pods), "+".join(pods[:2]), "+".join(pods[1:]))}
     assert len(found) == 3

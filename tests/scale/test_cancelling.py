@@ -56,7 +56,7 @@ def test_a_drain_that_is_done_on_one_shard_is_cancelled_on_none(
 
 
 @pytest.mark.parametrize("hand_over", [True, False])
-def test_a_shard_whose_drain_ends_while_the_others_cancel_it_takes_them_along(
+def test_a_shard_whose_drain_ends_takes_the_cancelled_others_along(
     three: list[Server], job: str, monkeypatch: pytest.MonkeyPatch, hand_over: bool
 ) -> None:
     with ShardedClient(listed(three)) as client:

@@ -88,9 +88,7 @@ def test_servers_are_killed_while_the_job_runs(mortal: list[Server]) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("call", ["report", "commit"])
-def test_a_producer_is_killed_when_a_shard_has_heard_it_and_another_has_not(
-    mortal: list[Server], call: str, arrives: bool
-) -> None:
+def test_a_producer_is_killed_between_two_shards_that_hear_it(mortal: list[Server], call: str, arrives: bool) -> None:
     """The last server stands still. What was meant for it arrives after the producer's death, or dies with it."""
     last = 6
     first, _, still = sorted(mortal, key=lambda server: server.address)

@@ -14,7 +14,7 @@ from tracker.client import Drained, DrainState, Ended, Frontier, Reason, Sharded
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_an_end_that_waits_on_a_segment_that_goes_comes_with_the_next_deployment(
+def test_an_end_on_a_removed_segment_comes_with_the_next_deployment(
     three: list[Server], job: str, restarted: bool
 ) -> None:
     """It waits for another shard, which is less far on that segment and will never advance there again."""

@@ -169,7 +169,7 @@ def test_every_event_comes_once_whoever_is_quicker(
 
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.booleans())
-def test_all_subscribers_of_an_ordered_job_hear_its_ends_in_the_order_of_their_times(
+def test_subscribers_of_an_ordered_job_receive_ends_by_time(
     random: random.Random, shards: int, interrupted: bool
 ) -> None:
     logs = [log(random, shard, deployments=2) for shard in range(shards)]
@@ -206,7 +206,7 @@ def test_the_job_is_as_far_as_the_shard_that_is_least_far(
             assert reached == OVER
 
 
-def test_what_is_given_up_does_not_wait_and_its_upstream_ends_come_first() -> None:
+def test_what_is_given_up_does_not_wait_and_upstream_ends_come_first() -> None:
     merge = Merge(True, beginning(2))
     up = Ended("up", "s", "n", 5, 1, Reason.COMPLETE, 0)
     down = Ended("down", "s", "n", 5, 1, Reason.ABANDONED, 1)
@@ -218,9 +218,7 @@ def test_what_is_given_up_does_not_wait_and_its_upstream_ends_come_first() -> No
 
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(2, 4))
-def test_a_drained_shard_holds_nobody_also_if_retention_has_dropped_how_far_it_was(
-    random: random.Random, shards: int
-) -> None:
+def test_a_drained_shard_holds_nobody_even_after_retention(random: random.Random, shards: int) -> None:
     """Of one shard only the last events are kept, its `Drained` among them; the others' ends come all the same."""
     logs = [log(random, shard, deployments=1) for shard in range(shards)]
     logs[0] = logs[0][-random.randint(1, 2) :]

@@ -220,7 +220,7 @@ def test_client_and_run_travel_to_other_processes(three: list[Server], job: str)
             run.commit(1, units=["c"])
 
 
-def test_a_report_that_part_of_the_shards_have_is_made_whole_by_making_it_again(three: list[Server], job: str) -> None:
+def test_a_report_of_some_shards_is_made_whole_by_repetition(three: list[Server], job: str) -> None:
     with ShardedClient(listed(three)) as client:
         client.define_job(spec(job))
         run = client.open_producer(job, "q", "r1")
@@ -318,9 +318,7 @@ def test_the_command_line_shows_a_sharded_job_as_one(
     assert main(["watch", job, "--after", "1", *servers]) == 2
 
 
-def test_a_client_with_other_patience_calls_the_same_trackers_and_keeps_to_the_lowest_limits(
-    three: list[Server], tmp_path: Path
-) -> None:
+def test_a_client_with_other_patience_keeps_to_the_lowest_limits(three: list[Server], tmp_path: Path) -> None:
     low = Server(tmp_path, "memory", "--limit", "max_promises=7")
     try:
         servers = ",".join([three[0].address, low.address])

@@ -86,7 +86,7 @@ def test_each_job_is_at_one_server_and_everybody_finds_it(three: list[Server], j
             assert next(other.watch(name)).seq == 1
 
 
-def test_a_list_by_which_the_job_is_elsewhere_is_refused_when_the_job_is_defined(three: list[Server], job: str) -> None:
+def test_a_list_that_misplaces_a_job_is_refused_at_its_definition(three: list[Server], job: str) -> None:
     jobs = [f"{job}-{number}" for number in range(40)]
     with TrackerClient(listed(three[:2])) as two:
         for name in jobs:
@@ -120,7 +120,7 @@ def test_two_lists_at_the_same_moment_make_no_job_twice(three: list[Server], job
             assert sum(name in TrackerClient(server.address).jobs() for server in three) <= 1
 
 
-def test_while_a_server_is_away_its_jobs_wait_and_the_others_go_on(mortal: list[Server]) -> None:
+def test_while_a_server_is_away_only_its_jobs_wait(mortal: list[Server]) -> None:
     jobs = [f"job-{number}" for number in range(40)]
     with TrackerClient(listed(mortal)) as client:
         for name in jobs:

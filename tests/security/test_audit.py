@@ -101,7 +101,7 @@ def test_the_file_may_be_moved_away(audited: Secured, job: str) -> None:
     assert (audited.directory / "audit.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-def test_no_line_is_lost_and_no_command_is_taken_while_it_cannot_be_written(audited: Secured, job: str) -> None:
+def test_no_line_is_lost_and_no_command_taken_while_it_fails(audited: Secured, job: str) -> None:
     client = audited.client(audited.all, retry_for=0)
     client.define_job(spec(job))
     file = audited.directory / "audit.jsonl"

@@ -44,7 +44,7 @@ def test_a_sharded_client_takes_credentials(shared: Secured, job: str) -> None:
     assert pickle.loads(pickle.dumps(client)).job(job).spec.job == job
 
 
-def test_a_client_reads_its_new_token_and_its_old_one_counts_no_more(own: Secured, job: str) -> None:
+def test_a_client_reads_its_new_token_and_its_old_one_fails(own: Secured, job: str) -> None:
     file = own.add_known("shop", ["admin"])
     client = own.client(file)
     client.define_job(spec(job))

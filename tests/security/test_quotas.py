@@ -131,7 +131,7 @@ def limited(own: Secured, **quotas: float) -> TrackerClient:
     return own.client(own.add_known("limited", ["admin"], more=f"\n[clients.limited.quotas]\n{lines}"), retry_for=120)
 
 
-def test_a_client_beyond_its_rate_waits_as_it_is_told_and_gets_its_answers(own: Secured, job: str) -> None:
+def test_a_client_beyond_its_rate_waits_and_gets_its_answers(own: Secured, job: str) -> None:
     client = limited(own, calls_per_second=20)
     client.define_job(spec(job))
     began, calls = time.monotonic(), 100
@@ -146,7 +146,7 @@ def often(client: TrackerClient) -> None:
         client.server_info()
 
 
-def test_a_client_that_may_not_wait_gets_the_quota_and_the_others_nothing_of_it(own: Secured, job: str) -> None:
+def test_a_client_that_may_not_wait_gets_the_quota_alone(own: Secured, job: str) -> None:
     limited(own, calls_per_second=0.01)
     client = own.client(own.directory / "limited.token", retry_for=0)
     with pytest.raises(TrackerError, match=r"QUOTA: quota calls_per_second=0.01 of client 'limited'") as refused:
@@ -171,7 +171,7 @@ def test_the_wire_has_the_time_after_which_to_try_again(own: Secured) -> None:
     assert Backoff().after(refused) >= info.retry_delay.seconds, "the client waits for so long"
 
 
-def test_a_client_that_does_not_wait_is_held_back_and_only_in_so_many_calls(tmp_path: Path) -> None:
+def test_a_client_that_does_not_wait_is_held_back(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(f"{_ENTRY}[clients.a.quotas]\ncalls_per_second = 0.1\n")
     guard = Guard(file, certificates=True, now=lambda: 0.0)

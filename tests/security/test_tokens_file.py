@@ -107,7 +107,7 @@ def test_a_file_with_a_mistake_or_without_a_file_changes_nothing(tmp_path: Path)
         _caller(guard, "Bearer trk_example")
 
 
-def test_a_call_under_way_is_refused_once_its_client_was_removed_or_changed(tmp_path: Path) -> None:
+def test_a_call_under_way_is_refused_once_its_client_has_changed(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(_GOOD)
     guard = Guard(file)
@@ -128,9 +128,7 @@ def test_a_call_under_way_is_refused_once_its_client_was_removed_or_changed(tmp_
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
-def test_a_file_that_is_empty_for_a_moment_changes_nothing_and_one_with_a_comment_removes_all(
-    tmp_path: Path, text: str
-) -> None:
+def test_an_empty_file_changes_nothing_and_a_comment_removes_all(tmp_path: Path, text: str) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(_GOOD)
     guard = Guard(file)

@@ -356,7 +356,7 @@ def test_a_report_never_has_more_promises_than_were_estimated(parts: list[bytes]
     spoilt=st.sampled_from([b"", b"", b"", b"\x82\x81\x00\x00", b"\xff", field(7, b"\xff\xfe"), field(9, b"cut")]),
     limit=st.sampled_from(["", "max_report_entries=9000", "max_report_substreams=9000", "max_promises=900"]),
 )
-def test_what_a_report_asks_for_does_not_depend_on_how_it_is_read(
+def test_a_reports_needs_do_not_depend_on_how_it_is_read(
     names: int, units: int, promises: int, entries: int, spoilt: bytes, limit: str
 ) -> None:
     """A report between small and large is read as a small one, if that takes no time, or else as a large one."""

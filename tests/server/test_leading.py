@@ -52,9 +52,7 @@ def new(redis: RedisServer, old: Server, tmp_path: Path) -> Iterator[Server]:
     server.kill()
 
 
-def test_look_ups_and_refusals_of_a_tracker_that_was_replaced_do_not_reach_anybody(
-    wire: Line, old: Server, new: Server
-) -> None:
+def test_nobody_gets_answers_of_a_tracker_that_was_replaced(wire: Line, old: Server, new: Server) -> None:
     with TrackerClient(f"{old.address}+{new.address}", retry_for=300) as client:
         start(client)
         wire.hold()
@@ -71,9 +69,7 @@ def test_look_ups_and_refusals_of_a_tracker_that_was_replaced_do_not_reach_anybo
         assert in_flight(client) == 1
 
 
-def test_who_watches_or_waits_at_a_tracker_that_was_cut_off_is_sent_to_the_one_that_leads(
-    wire: Line, old: Server, new: Server
-) -> None:
+def test_watchers_of_a_tracker_that_was_cut_off_go_to_the_leader(wire: Line, old: Server, new: Server) -> None:
     both = f"{new.address}+{old.address}"
     with TrackerClient(f"{old.address}+{new.address}", retry_for=300) as client:
         start(client)
@@ -99,7 +95,7 @@ def test_who_watches_or_waits_at_a_tracker_that_was_cut_off_is_sent_to_the_one_t
             assert waited[0].name == "2"
 
 
-def test_a_tracker_that_nobody_has_replaced_answers_again_once_it_reaches_its_journal(wire: Line, old: Server) -> None:
+def test_a_tracker_not_replaced_answers_again_once_it_reaches_its_journal(wire: Line, old: Server) -> None:
     with TrackerClient(old.address, retry_for=300, timeout=30) as client:
         start(client)
         wire.hold()

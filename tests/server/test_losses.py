@@ -38,7 +38,7 @@ def has_file(replica: RedisServer) -> bool:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("comes_back", ["a lagging replica", "an older file", "a file of an earlier term", "empty"])
-def test_a_loss_that_only_the_standby_can_know_is_written_down_and_has_to_be_accepted(
+def test_a_loss_only_the_standby_knows_is_noted_and_needs_consent(
     redis: RedisServer, tmp_path: Path, comes_back: str
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -92,9 +92,7 @@ def test_a_loss_that_only_the_standby_can_know_is_written_down_and_has_to_be_acc
             shutil.rmtree(replica.directory, ignore_errors=True)
 
 
-def test_a_standby_that_was_started_with_consent_does_not_consent_to_a_later_loss(
-    redis: RedisServer, tmp_path: Path
-) -> None:
+def test_a_standby_started_with_consent_does_not_accept_later_losses(redis: RedisServer, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     leader = Server(tmp_path, redis.address())
     standby = Server(tmp_path / "other", redis.address(), waits=None)

@@ -99,9 +99,7 @@ def lose_entries(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "objects", pytest.param("redis", marks=needs_redis)])
-def test_a_record_with_the_number_of_one_that_was_set_aside_and_lost_is_replayed(
-    tmp_path: Path, directory: Place, kind: str
-) -> None:
+def test_a_record_with_the_number_of_a_lost_one_is_replayed(tmp_path: Path, directory: Place, kind: str) -> None:
     with ExitStack() as stack:
         where, lose = f"sqlite:{tmp_path}/tracker.db", partial(lose_rows, tmp_path / "tracker.db")
         if kind == "objects":
@@ -128,9 +126,7 @@ def test_a_record_with_the_number_of_one_that_was_set_aside_and_lost_is_replayed
 
 
 @pytest.mark.parametrize("kind", ["objects", pytest.param("redis", marks=needs_redis)])
-def test_a_standby_goes_on_though_what_follows_was_removed_behind_a_newer_snapshot(
-    tmp_path: Path, directory: Place, kind: str
-) -> None:
+def test_a_standby_goes_on_though_covered_records_were_removed(tmp_path: Path, directory: Place, kind: str) -> None:
     with ExitStack() as stack:
         where = directory.address()
         if kind == "redis":

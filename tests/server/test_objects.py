@@ -35,7 +35,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.mark.thorough
-def test_what_was_acknowledged_survives_the_death_of_the_tracker_and_of_the_store(tracker: Server, s3: S3) -> None:
+def test_what_was_acknowledged_survives_the_death_of_tracker_and_store(tracker: Server, s3: S3) -> None:
     with TrackerClient(tracker.address, retry_for=300) as client:
         start(client)
         for number in range(1, 16):

@@ -46,7 +46,7 @@ def ends(client: TrackerClient) -> list[tuple[str, int | None]]:
 
 
 @pytest.mark.parametrize(("ordering", "held"), [("global", SCOPES), ("scope", ["SEA"])])
-def test_whoever_holds_the_others_back_is_named_and_they_follow_in_order_though_the_server_is_killed(
+def test_who_holds_others_back_is_named_though_the_server_is_killed(
     server: Server, ordering: str, held: list[str]
 ) -> None:
     with TrackerClient(server.address) as client:

@@ -91,7 +91,7 @@ def leave(servers: Servers, tmp_path: Path, carried: list[int], starts: int = 1)
     return log_id, last
 
 
-def test_a_command_that_ended_the_process_is_left_out_if_nobody_was_answered(servers: Servers, tmp_path: Path) -> None:
+def test_a_command_that_ended_the_process_unanswered_is_left_out(servers: Servers, tmp_path: Path) -> None:
     log_id, last = leave(servers, tmp_path, carried=[0])
     server = servers.start(tmp_path, "sqlite")
     (error,) = [line for line in server.log.splitlines() if "level=error" in line]
@@ -109,7 +109,7 @@ def test_a_command_that_ended_the_process_is_left_out_if_nobody_was_answered(ser
     server.kill()
 
 
-def test_a_command_that_was_answered_is_left_out_only_if_the_loss_is_accepted(servers: Servers, tmp_path: Path) -> None:
+def test_an_answered_command_is_left_out_only_if_the_loss_is_accepted(servers: Servers, tmp_path: Path) -> None:
     log_id, last = leave(servers, tmp_path, carried=[], starts=3)
     server = servers.start(tmp_path, "sqlite")
     assert f"--set-aside {last} --accept-loss" in server.log

@@ -49,7 +49,7 @@ def test_the_standby_takes_over_and_nothing_is_lost_or_doubled(pair: Pair, end: 
     wait_for_readiness(pair.metrics[0], ready=True)
 
 
-def test_a_watch_goes_on_at_the_new_leader_and_gives_each_event_once(pair: Pair) -> None:
+def test_a_watch_continues_at_the_new_leader_with_each_event_once(pair: Pair) -> None:
     with TrackerClient(pair.address, retry_for=300) as client:
         start(client)
         with client.watch("flights") as watch, ThreadPoolExecutor(1) as pool:

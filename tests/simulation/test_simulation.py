@@ -117,7 +117,7 @@ def test_a_tracker_that_is_wrong_about_numbers_is_found_out(
     pytest.fail(f"nobody noticed {fault}")
 
 
-def test_a_tracker_that_is_wrong_about_what_a_front_feeds_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_wrong_about_a_fronts_segments_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told that a source feeds what lies downstream, so what lies between does not wait for it."""
     monkeypatch.setattr(Dataflow, "fed_as_told", lambda self, front: "a" if front == "f0" else "b")
     for seed in range(100):

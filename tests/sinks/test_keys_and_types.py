@@ -63,7 +63,7 @@ def test_a_replay_by_key_changes_nothing_whatever_is_null(spark: SparkSession, d
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("key", [("a", "x"), ("a", None), (None, None)])
-def test_an_early_row_replaces_an_older_one_and_no_final_one_whatever_is_null(
+def test_an_early_row_replaces_an_older_and_no_final_one_despite_nulls(
     spark: SparkSession, database: tuple[Connect, str], key: tuple[str | None, str | None]
 ) -> None:
     connect, placeholder = database
@@ -108,9 +108,7 @@ VALUES = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", VALUES)
-def test_what_starts_can_be_written_and_what_cannot_be_written_does_not_start(
-    spark: SparkSession, database: tuple[Connect, str], kind: str
-) -> None:
+def test_what_cannot_be_written_does_not_start(spark: SparkSession, database: tuple[Connect, str], kind: str) -> None:
     connect, placeholder = database
     value, column = VALUES[kind]
     made(connect, "typed", f"id bigint unique, value {column}")

@@ -169,7 +169,7 @@ def test_tenants_and_texts_with_nul_pass_through_a_channel_of_tables(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("routed", [False, True], ids=["channel", "route"])
-def test_a_text_that_json_would_alter_fails_before_it_is_published_and_the_advice_repairs_it(
+def test_a_text_that_json_would_alter_fails_and_the_advice_repairs_it(
     spark: SparkSession, tracker: Server, database: Database, feed: Feed, tmp_path: Path, job: str, routed: bool
 ) -> None:
     database.make(*channel_tables("clean"))
@@ -237,9 +237,7 @@ def test_sinks_are_checked_when_their_query_starts(
     tracking.stop()
 
 
-def test_times_that_python_does_not_hold_are_refused_before_anything_is_written_and_can_be_repaired(
-    spark: SparkSession, database: Database
-) -> None:
+def test_times_beyond_python_are_refused_before_anything_is_written(spark: SparkSession, database: Database) -> None:
     kinds = {"instant": "timestamp", "wall": "timestamp_ntz", "day": "date"}
     database.make(epochs_table(), "create table results (instant text, wall text, day text, n int)")
     first, last = "0001-01-01", "9999-12-31"

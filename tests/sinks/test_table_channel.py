@@ -191,7 +191,7 @@ def test_rows_of_attempts_that_did_not_become_the_epoch_are_never_read(
 
 
 @pytest.mark.thorough
-def test_what_has_been_received_goes_but_for_the_epoch_that_its_sender_may_repeat(
+def test_received_rows_go_but_for_the_epoch_that_may_be_repeated(
     spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path, job: str
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)

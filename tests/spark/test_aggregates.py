@@ -241,7 +241,7 @@ def depends_on_order(name: str, kind: T.DataType, batches: list[list[str | None]
 SOON = ["double", "decimal(38,18)", "string", "interval day to second", "void"]
 
 
-def test_numbers_beside_decimals_and_values_that_do_not_vary_are_as_sparks_own(
+def test_numbers_beside_decimals_and_constant_values_are_as_sparks_own(
     spark: SparkSession, ansi: Any, tmp_path: Path
 ) -> None:
     """Spark types an integer beside a decimal by its digits if it is a literal; a deviation of zero is no error."""
@@ -430,7 +430,7 @@ def test_percentiles_of_a_sketch_are_values_of_about_that_rank(spark: SparkSessi
         release_of(values(spark, "string", [["'1'"]]), {"n": aggregates.approx_percentile("x", 0.5)})
 
 
-def test_a_result_that_overflows_fails_as_sparks_own_and_the_advice_repairs_it(
+def test_an_overflowing_result_fails_as_sparks_and_the_advice_repairs_it(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, ansi: Any
 ) -> None:
     ansi(True)

@@ -91,7 +91,7 @@ def follow(command: list[str]) -> None:
 
 
 @pytest.mark.thorough
-def test_a_checkpoint_that_was_restored_from_a_backup_is_refused_and_the_advice_works(
+def test_a_checkpoint_restored_from_a_backup_is_refused_with_advice(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     kept = Job(spark, tracker, job, feed, tmp_path)
@@ -147,7 +147,7 @@ def test_after_a_checkpoint_was_lost_either_advice_works(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["deleted", pytest.param("restored from a backup", marks=pytest.mark.slow)])
-def test_a_tracker_that_forgot_is_noticed_by_every_query_and_the_advice_works(
+def test_a_tracker_that_forgot_is_noticed_by_every_query(
     how: str, spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start(life: int) -> Tracking:
@@ -198,7 +198,7 @@ def test_a_tracker_that_forgot_is_noticed_by_every_query_and_the_advice_works(
 
 
 @pytest.mark.slow
-def test_a_source_that_rests_while_others_events_pass_is_not_taken_for_one_that_was_stopped(
+def test_a_resting_source_is_not_taken_for_a_stopped_one(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     """H6: turns of idleness are events of the job, and they expire."""
@@ -224,7 +224,7 @@ def test_a_source_that_rests_while_others_events_pass_is_not_taken_for_one_that_
 
 
 @pytest.mark.slow
-def test_a_nightly_run_that_comes_less_often_than_the_retention_releases_what_ended_the_night_before(
+def test_a_rare_nightly_run_releases_what_ended_the_night_before(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     """H1: the end of a batch comes after it, and is dropped long before the next night."""

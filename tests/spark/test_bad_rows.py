@@ -138,7 +138,7 @@ def failing(tracking: Tracking) -> str:
 
 @pytest.mark.thorough
 @ways("release-executors")
-def test_bad_rows_fail_the_batch_with_nothing_published_and_the_advice_repairs_it(life: Life) -> None:
+def test_bad_rows_fail_the_batch_and_the_advice_repairs_it(life: Life) -> None:
     feed, path = life.feed, life.path
     odd = [made(100 + n, tenant) for n, tenant in enumerate(ODD)]
     feed.put(made(1), made(2, "b"), made(3, "c", last=True), *odd)
@@ -173,7 +173,7 @@ def test_bad_rows_fail_the_batch_with_nothing_published_and_the_advice_repairs_i
 
 @pytest.mark.thorough
 @ways("release-driver", "channel-executors")
-def test_bad_rows_are_set_aside_with_their_reason_and_the_rest_of_their_substream_ends(life: Life) -> None:
+def test_bad_rows_are_set_aside_and_the_rest_ends(life: Life) -> None:
     feed = life.feed
     feed.put(made(1), made(2, "b"))
     bad = [made(10 + n, **{"tenant": "a", **bad}) for n, bad in enumerate(BAD.values())]
@@ -259,7 +259,7 @@ def test_a_step_may_drop_bad_rows_whatever_the_front(
     assert rows_of(tmp_path / "out", spark, "tenant", "rows") == [("a", 2)]
 
 
-def test_a_partition_that_a_front_does_not_know_is_found_before_anything_is_published(
+def test_a_partition_unknown_to_a_front_is_found_before_publication(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start(where: str | None) -> Tracking:
@@ -283,7 +283,7 @@ def test_a_partition_that_a_front_does_not_know_is_found_before_anything_is_publ
     tracking.stop()
 
 
-def test_a_step_that_makes_rows_of_no_substream_is_found_before_anything_is_published(
+def test_a_step_that_makes_bad_rows_is_found_before_publication(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     names = spark.createDataFrame([("a", 1), ("nobody", 2)], "tenant string, number int")

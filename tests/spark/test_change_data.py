@@ -65,7 +65,7 @@ def counted_by_table(tracking: Tracking, raw: DataFrame, path: Path) -> Any:
     return source
 
 
-def test_a_tables_snapshot_ends_with_its_last_row_and_what_follows_is_no_part_of_it(
+def test_a_tables_snapshot_ends_with_its_last_row(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "in"
@@ -86,7 +86,7 @@ def test_a_tables_snapshot_ends_with_its_last_row_and_what_follows_is_no_part_of
 
 
 @pytest.mark.thorough
-def test_a_first_table_of_one_row_has_no_mark_of_its_end_and_is_finished_by_a_call(
+def test_a_first_table_of_one_row_is_finished_by_a_call(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:
     """Debezium marks the first row of the first table as that, also if it is the last: other tables begin so, too."""

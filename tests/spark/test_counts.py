@@ -110,7 +110,7 @@ def source(tracker: Server, job: str, tmp_path: Path) -> Source:
     return Source(tracker.address, job, tmp_path / "counts")
 
 
-def test_a_table_given_again_means_what_is_missing_and_nothing_that_is_done(source: Source) -> None:
+def test_a_table_given_again_means_only_what_is_missing(source: Source) -> None:
     run = source.begin("1", Schedule(rows(COUNTS)))
     source.send(run, a=3, b=1)
     left = {("b", 0): (4, 1), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
@@ -142,7 +142,7 @@ def by_function(counts: list[tuple[str, int, int]]) -> Schedule:
 
 @pytest.mark.parametrize("given", [by_table, by_function])
 @pytest.mark.parametrize("handed_over", [False, True])
-def test_counts_survive_a_deployment_that_goes_on_with_what_is_open_and_the_drain_after_it(
+def test_counts_survive_a_deployment_that_takes_over_and_its_drain(
     source: Source, given: Given, handed_over: bool
 ) -> None:
     run = source.begin("1", given(COUNTS))
@@ -171,7 +171,7 @@ def test_counts_survive_a_deployment_that_goes_on_with_what_is_open_and_the_drai
     assert source.accounts() == {("silent", 0): (2, 0), ("later", 1): (1, 0)}
 
 
-def test_a_count_is_revised_by_a_deployment_that_goes_on_with_what_is_open(source: Source) -> None:
+def test_a_count_is_revised_by_a_deployment_that_takes_over(source: Source) -> None:
     run = source.begin("1", by_function([("a", 0, 3)]))
     source.send(run, a=2)
     run = source.begin("2", by_function([("a", 0, 5)]))
@@ -179,7 +179,7 @@ def test_a_count_is_revised_by_a_deployment_that_goes_on_with_what_is_open(sourc
     assert source.accounts() == {("a", 0): (5, 3)}
 
 
-def test_counts_written_down_by_a_driver_that_died_before_it_sent_them_are_sent_by_the_next_deployment(
+def test_counts_of_a_driver_that_died_are_sent_by_the_next_deployment(
     source: Source,
 ) -> None:
     run = source.begin("1", Schedule())
@@ -192,7 +192,7 @@ def test_counts_written_down_by_a_driver_that_died_before_it_sent_them_are_sent_
     assert source.accounts() == {("a", 0): (3, 0), ("b", 0): (4, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
 
 
-def test_what_is_given_to_a_deployment_that_goes_on_after_it_was_said_not_to_come_is_refused(source: Source) -> None:
+def test_counts_excluded_before_are_refused_in_the_next_deployment(source: Source) -> None:
     source.begin("1", by_table(COUNTS))
     with pytest.raises(UsageError, match=r"are given only now.*deployment after the next drain"):
         source.begin("2", by_table([*COUNTS, ("x", 0, 1)]))
@@ -252,7 +252,7 @@ def test_a_start_that_finds_no_counts_forgets_no_deployment(source: Source) -> N
 
 
 @pytest.mark.parametrize("of_before", [False, True])
-def test_each_source_of_a_query_finds_what_a_drain_has_closed_of_it(
+def test_each_source_of_a_query_finds_what_a_drain_has_closed(
     tracker: Server, job: str, tmp_path: Path, of_before: bool
 ) -> None:
     sources = {name: Source(tracker.address, job, tmp_path / name, name, ["x", "y"]) for name in ("x", "y")}
@@ -280,7 +280,7 @@ def test_each_source_of_a_query_finds_what_a_drain_has_closed_of_it(
     assert [each.name for each in client.subscriptions(job)] == ["query/counts/x", "query/counts/y"]
 
 
-def test_what_a_complete_table_left_out_is_refused_and_given_to_the_next_deployment(source: Source) -> None:
+def test_what_a_complete_table_left_out_goes_to_the_next_deployment(source: Source) -> None:
     source.begin("1", Schedule(rows(COUNTS)))
     with pytest.raises(UsageError, match=r"are given only now.*give them to the deployment after the next drain"):
         source.begin("1", Schedule(rows([*COUNTS, ("x", 0, 1)])))
@@ -342,7 +342,7 @@ def test_counts_that_a_batch_under_way_holds_up_follow_in_their_order(source: So
     assert source.accounts() == {("a", 0): (4, 0)}
 
 
-def test_counts_for_a_query_that_has_ended_are_given_by_nobody_and_refused(source: Source) -> None:
+def test_counts_for_a_query_that_has_ended_are_refused(source: Source) -> None:
     run = source.begin("1", Schedule())
     front = source.front
     run.close(0)
@@ -362,9 +362,7 @@ def test_counts_that_are_given_before_the_query_starts_go_with_it(source: Source
     assert source.accounts() == {("a", 0): (3, 0)}
 
 
-def test_what_has_ended_with_another_count_is_passed_over_and_stops_nothing_else(
-    source: Source, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_count_of_what_has_ended_stops_nothing_else(source: Source, caplog: pytest.LogCaptureFixture) -> None:
     """An ended load is counted anew at each start, and may have been rewritten, or removed in part, since."""
     given = rows([("a", 0, 3), ("b", 0, 4)])
 

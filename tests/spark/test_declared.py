@@ -58,7 +58,7 @@ def test_what_only_shapes_the_state_changes_once_nothing_is_open(tmp_path: Path,
     ids=["length", "offset", "scope", "sessions", "levels", "names", "job", "segment"],
 )
 @pytest.mark.parametrize("kept", [0, 3])
-def test_what_a_checkpoint_is_of_for_good_is_advised_to_be_left_to_another_job(
+def test_a_lasting_property_of_a_checkpoint_is_left_to_another_job(
     tmp_path: Path, now: Mapping[str, object], kept: int
 ) -> None:
     said = refused(tmp_path, now, kept)

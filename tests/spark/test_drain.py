@@ -43,7 +43,7 @@ def start(spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path
 
 
 @pytest.mark.parametrize("mode", ["drain", pytest.param("hand_over", marks=pytest.mark.slow)])
-def test_a_drain_that_is_over_at_the_tracker_when_it_is_asked_for_here_is_confirmed(
+def test_a_drain_already_over_at_the_tracker_is_confirmed(
     spark: SparkSession,
     tracker: Server,
     job: str,
@@ -111,7 +111,7 @@ def test_a_drain_releases_what_was_read_and_the_next_deployment_goes_on(
 
 
 @pytest.mark.thorough
-def test_a_drain_is_confirmed_when_results_are_out_and_goes_on_with_the_next_driver(
+def test_a_drain_is_confirmed_after_its_results_by_the_next_driver(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracking, _ = start(spark, tracker, job, feed, tmp_path, "d1")
@@ -145,7 +145,7 @@ def test_a_drain_is_confirmed_when_results_are_out_and_goes_on_with_the_next_dri
 
 
 @pytest.mark.thorough
-def test_a_drain_that_is_cancelled_in_time_leaves_the_job_to_be_started_again(
+def test_a_drain_cancelled_in_time_leaves_the_job_startable(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracking, _ = start(spark, tracker, job, feed, tmp_path, "d1")
@@ -179,7 +179,7 @@ def test_a_drain_that_is_cancelled_in_time_leaves_the_job_to_be_started_again(
 
 
 @pytest.mark.thorough
-def test_a_driver_that_dies_in_the_last_step_of_a_drain_has_its_results_written_once(
+def test_a_driver_that_dies_as_a_drain_ends_writes_results_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin(deployment: str) -> Tracking:

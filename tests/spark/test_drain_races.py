@@ -106,7 +106,7 @@ def it(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Pat
 # ---------------------------------------------------------------- a batch that had published, and was interrupted
 
 
-def test_a_release_that_died_in_a_batch_and_starts_into_a_drain_releases_once(
+def test_a_release_that_died_and_starts_into_a_drain_releases_once(
     it: Job, feed: Feed, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracking = it.release()
@@ -133,7 +133,7 @@ def test_a_release_that_died_in_a_batch_and_starts_into_a_drain_releases_once(
     assert it.receipts() == [("a", 2), ("b", 1), ("b", 2)]
 
 
-def test_a_batch_that_fails_while_a_drain_waits_for_it_is_brought_to_its_end_first(
+def test_a_batch_that_fails_in_a_drain_is_completed_first(
     it: Job, feed: Feed, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests = threading.Event()
@@ -167,7 +167,7 @@ def test_a_batch_that_fails_while_a_drain_waits_for_it_is_brought_to_its_end_fir
     [pytest.param(False, 0, marks=pytest.mark.slow), (False, 1), pytest.param(True, 1, marks=pytest.mark.slow)],
     ids=["a channel, at once", "a channel", "routes"],
 )
-def test_what_a_sender_that_died_has_published_is_sent_before_its_job_is_drained(
+def test_what_a_dead_sender_has_published_is_sent_before_the_drain_ends(
     it: Job, feed: Feed, job: str, monkeypatch: pytest.MonkeyPatch, routed: bool, epoch: int
 ) -> None:
     tracking = it.through(routed=routed)
@@ -266,7 +266,7 @@ class Acting:
     ["-1.json", pytest.param("1.json", marks=pytest.mark.slow)],
     ids=["before its note", "before it takes the batch's place"],
 )
-def test_the_note_of_a_fenced_drain_releases_nothing_again_when_its_successor_dies(
+def test_the_note_of_a_fenced_drain_releases_nothing_again(
     spark: SparkSession, it: Job, feed: Feed, monkeypatch: pytest.MonkeyPatch, paused: str
 ) -> None:
     one = it.release()
@@ -295,7 +295,7 @@ def test_the_note_of_a_fenced_drain_releases_nothing_again_when_its_successor_di
     assert it.receipts() == [("a", 1), ("b", 1)]
 
 
-def test_a_driver_that_stood_still_in_a_batch_publishes_nothing_beside_the_drain_of_its_successor(
+def test_a_driver_that_stood_still_publishes_nothing_beside_its_successor(
     spark: SparkSession, it: Job, feed: Feed, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = it.release()

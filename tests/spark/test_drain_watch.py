@@ -23,7 +23,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("tracking-")]
 
 
-def test_a_drain_is_heard_of_though_its_event_was_dropped_while_the_line_was_down(
+def test_a_drain_is_noticed_though_its_event_was_dropped(
     mortal_tracker: Server, job: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "spark_client")

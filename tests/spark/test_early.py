@@ -69,7 +69,7 @@ def some(rng: random.Random, number: int, tenants: str, lasts: str = "") -> list
 
 
 @pytest.mark.thorough
-def test_an_early_row_is_what_a_batch_makes_of_all_rows_up_to_its_moment(
+def test_an_early_row_is_a_batch_of_all_rows_so_far(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     rng, sink = random.Random(11), Recording()
@@ -158,9 +158,7 @@ def test_a_table_shows_open_windows_until_the_final_row_takes_their_place(
     assert shown(path) == {key: (*value, True) for key, value in by_key(feed.batch(spark)).items()}
 
 
-def test_the_table_itself_refuses_what_is_older_or_early_after_the_final_row(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_table_refuses_older_rows_and_early_ones_after_the_final(spark: SparkSession, tmp_path: Path) -> None:
     """A driver that was superseded and does not know it: what it writes changes nothing, whenever it comes."""
     path = tmp_path / "daily.db"
     sink = tables(table_of(path))
@@ -188,7 +186,7 @@ def test_the_table_itself_refuses_what_is_older_or_early_after_the_final_row(
     assert shown(path)["a", "x"][0] == 4
 
 
-def test_files_have_early_rows_beside_the_table_and_the_newest_of_what_is_open_are_given(
+def test_files_have_early_rows_beside_the_table_and_the_newest_count(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
@@ -223,9 +221,7 @@ def test_files_have_early_rows_beside_the_table_and_the_newest_of_what_is_open_a
     ]
 
 
-def test_a_snapshot_of_an_older_moment_does_not_take_the_place_of_a_newer_one(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_an_older_snapshot_does_not_replace_a_newer_one(spark: SparkSession, tmp_path: Path) -> None:
     output = EarlyFiles(tmp_path)
     for number in (7, 9, 8, 9):
         output.write_early(spark.range(number), "q", number)
@@ -234,7 +230,7 @@ def test_a_snapshot_of_an_older_moment_does_not_take_the_place_of_a_newer_one(
 
 
 @pytest.mark.thorough
-def test_no_early_row_is_of_rows_that_were_late_so_each_has_a_final_one(
+def test_no_early_row_has_late_rows_so_each_has_a_final_one(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Substreams end while a batch with more of their rows is in hand: those are late, and their keys may be new."""
@@ -268,7 +264,7 @@ def test_no_early_row_is_of_rows_that_were_late_so_each_has_a_final_one(
     tracking.stop()
 
 
-def test_they_come_so_often_at_most_and_to_a_function_as_to_a_sink(
+def test_early_rows_come_as_often_as_asked_to_functions_and_sinks(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     calls: list[tuple[int, list[tuple[Any, ...]]]] = []
@@ -319,7 +315,7 @@ def test_several_outputs_of_one_release_show_early_rows_each_in_its_way(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("parts", [1, pytest.param(25, marks=pytest.mark.slow)])
-def test_wherever_the_driver_dies_the_final_rows_stand_and_no_early_one_goes_back(
+def test_wherever_the_driver_dies_final_rows_stand(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path, parts: int
 ) -> None:
     def run(number: int, dies_at: int | None) -> int:
@@ -384,7 +380,7 @@ class Plain:
     ],
     ids=["plain", "bare", "final", "dropped", "topic"],
 )
-def test_a_sink_in_which_final_rows_would_not_replace_early_ones_is_refused(
+def test_a_sink_that_keeps_early_rows_beside_final_ones_is_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, sink: Any, message: str
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)

@@ -294,7 +294,7 @@ def local_row(row_id: int, local: str, last: bool = False) -> dict[str, Any]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["local", "day"])
-def test_windows_over_a_wall_clock_and_over_dates_come_out_as_sparks_own(
+def test_windows_over_wall_clocks_and_dates_are_sparks_own(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, conf: Any, kind: str
 ) -> None:
     conf("spark.sql.session.timeZone", "Europe/Berlin")

@@ -129,9 +129,7 @@ def test_a_driver_whose_half_written_directory_was_swept_up_publishes_nothing(tm
     assert publish(tmp_path / "epoch=1", Rows().parquet)
 
 
-def test_a_small_file_that_was_swept_up_while_it_was_written_is_not_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_swept_up_small_file_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_client.storage import directories
 
     def write(write_it: Any) -> None:

@@ -116,7 +116,7 @@ def test_windows_that_are_open_stay_open_and_the_next_deployment_goes_on(it: Job
 
 
 @pytest.mark.slow
-def test_asked_for_before_its_deployment_starts_it_ends_with_the_start_and_the_one_after_goes_on(it: Job) -> None:
+def test_a_hand_over_asked_before_the_start_ends_with_it(it: Job) -> None:
     tracking = it.start("1")
     it.put(row(1, 1), row(2, 2, kind="y"))
     tracking.process_all_available()
@@ -133,7 +133,7 @@ def test_asked_for_before_its_deployment_starts_it_ends_with_the_start_and_the_o
 
 
 @pytest.mark.slow
-def test_asked_for_while_it_starts_it_waits_for_the_query_that_what_is_in_flight_is_for(it: Job) -> None:
+def test_a_hand_over_asked_at_the_start_waits_for_needed_queries(it: Job) -> None:
     tracking, (sending, release) = it.declared("1")
     it.queries = [sending.start()]
     it.put(row(1, 1), row(2, 2, kind="y"))
@@ -156,7 +156,7 @@ def test_asked_for_while_it_starts_it_waits_for_the_query_that_what_is_in_flight
 
 
 @pytest.mark.slow
-def test_queries_that_were_not_started_are_not_waited_for_if_nothing_is_in_flight(it: Job) -> None:
+def test_unstarted_queries_are_not_waited_for_if_nothing_is_in_flight(it: Job) -> None:
     tracking, (sending, _) = it.declared("1")
     it.queries = [sending.start()]
     tracking.hand_over(timeout=600)
@@ -168,7 +168,7 @@ def test_queries_that_were_not_started_are_not_waited_for_if_nothing_is_in_fligh
 
 
 @pytest.mark.slow
-def test_asked_for_twice_it_is_one_and_a_drain_that_would_finish_is_refused(it: Job) -> None:
+def test_a_second_hand_over_is_the_same_and_a_drain_is_refused(it: Job) -> None:
     tracking = it.start("1")
     it.put(row(1, 1))
     tracking.process_all_available()
@@ -185,7 +185,7 @@ def test_asked_for_twice_it_is_one_and_a_drain_that_would_finish_is_refused(it: 
 
 
 @pytest.mark.slow
-def test_cancelled_when_its_sources_have_stopped_it_leaves_the_job_to_be_started_again(
+def test_a_hand_over_cancelled_after_sources_stopped_leaves_the_job_startable(
     it: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracking = it.start("1")
@@ -222,9 +222,7 @@ def awaited(tracking: Tracking) -> HandOver:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["gathered", "sources_rest", "has_flowed", "receivers_rest", "let_go"])
-def test_a_driver_that_dies_in_a_step_of_it_is_started_again_and_it_goes_on(
-    it: Job, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_driver_that_dies_in_a_hand_over_continues_it(it: Job, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     tracking = it.start("1")
     it.put(row(1, 1), row(2, 2, kind="y"))
     tracking.process_all_available()
@@ -452,7 +450,7 @@ def test_what_is_released_into_a_channel_stays_in_its_state(it: Job) -> None:
 
 
 @pytest.mark.thorough
-def test_aggregates_may_be_renamed_moved_and_left_out_and_a_new_one_is_refused_by_name(it: Job) -> None:
+def test_aggregates_may_be_renamed_moved_or_left_out_but_not_added(it: Job) -> None:
     """All of them bigints, or halves of one: a column that was taken for another would not be noticed."""
 
     def start(deployment: str, out: str, **aggs: Any) -> Tracking:
@@ -492,7 +490,7 @@ def test_aggregates_may_be_renamed_moved_and_left_out_and_a_new_one_is_refused_b
 
 
 @pytest.mark.slow
-def test_what_came_late_is_reopened_by_a_version_with_fewer_aggregates_in_another_order(it: Job) -> None:
+def test_late_rows_are_reopened_by_a_version_with_fewer_aggregates(it: Job) -> None:
     def start(deployment: str, **aggs: Any) -> Tracking:
         tracking = it.tracking(deployment)
         writer = tracking.release(it.source(tracking), aggs=aggs, revisions=True).writeStream

@@ -198,7 +198,7 @@ def fails(rows: DataFrame) -> DataFrame:
         ),
     ],
 )
-def test_a_function_that_fails_names_the_substream_and_its_repair_goes_on_with_nothing_lost(
+def test_a_failing_function_names_the_substream_and_is_repaired(
     spark: SparkSession,
     tracker: Server,
     job: str,
@@ -263,7 +263,7 @@ def test_what_a_function_has_made_first_stands_when_the_batch_is_repeated(
 
 
 @pytest.mark.slow
-def test_kept_rows_that_come_late_are_set_aside_and_reopened_by_the_same_function(
+def test_late_kept_rows_are_reopened_by_the_same_function(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start() -> Tracking:
@@ -381,7 +381,7 @@ def test_rows_are_kept_and_counted_whoever_counts_and_whatever_the_source_promis
 
 
 @pytest.mark.slow
-def test_two_streams_are_joined_tenant_by_tenant_and_copies_dropped_as_a_batch_does_it(
+def test_two_streams_are_joined_by_tenant_as_a_batch_does(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:
     def joined(rows: DataFrame) -> DataFrame:

@@ -111,7 +111,7 @@ SHOWN = ("tenant", "window.start", "what", "n", "total", "newest")
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("rocksdb")
-def test_state_stands_until_its_substream_has_ended_and_no_late_row_brings_it_back(
+def test_state_stands_until_the_end_and_no_late_row_revives_it(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
@@ -146,9 +146,7 @@ def test_state_stands_until_its_substream_has_ended_and_no_late_row_brings_it_ba
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("rocksdb")
-def test_ends_that_are_more_than_a_page_of_events_are_all_in_the_next_batch(
-    spark: SparkSession, feed: Feed, tmp_path: Path
-) -> None:
+def test_ends_beyond_a_page_are_all_in_the_next_batch(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     """Else late rows of the others were taken in: into results, or into state that nothing removes."""
     (tmp_path / "server").mkdir()
     server = Server(tmp_path / "server", "memory", "--limit", "max_page=3")
@@ -225,7 +223,7 @@ def test_final_rows_are_those_of_a_batch_wherever_the_driver_dies(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("rocksdb")
-def test_a_drain_makes_final_rows_of_what_there_is_and_the_next_deployment_begins_anew(
+def test_a_drain_makes_final_rows_and_the_next_deployment_starts_anew(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     rows: list[tuple[Any, ...]] = []
@@ -251,7 +249,7 @@ class _Broken(Kinds):
 
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.slow
-def test_a_hand_over_leaves_the_state_to_the_next_deployment_which_may_repair_the_processor(
+def test_a_hand_over_leaves_state_to_the_next_deployment(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     """Days of a zone, whose windows are told apart by both their bounds."""

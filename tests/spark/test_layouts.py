@@ -126,9 +126,7 @@ def test_what_files_hold_is_what_was_sent_and_is_counted_alike(
 
 
 @pytest.mark.parametrize("step", [step for _, step in UNCHANGED], ids=[name for name, _ in UNCHANGED])
-def test_where_no_step_has_changed_the_columns_no_row_says_where_it_belongs(
-    spark: SparkSession, tmp_path: Path, step: Step
-) -> None:
+def test_unchanged_columns_give_a_rows_substream(spark: SparkSession, tmp_path: Path, step: Step) -> None:
     _, target, _, _ = sent(spark, tmp_path, WINDOWS, step)
     assert all(
         pq.read_table(file)[ELSEWHERE].null_count == pq.read_metadata(file).num_rows for file in target.iterdir()
@@ -156,7 +154,7 @@ def test_only_what_plans_prove_is_taken_for_unchanged(spark: SparkSession, step:
 
 
 @pytest.mark.thorough
-def test_files_have_no_place_for_another_substream_if_no_step_has_changed_what_columns_tell(
+def test_files_have_no_place_for_another_substream_without_need(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
@@ -216,7 +214,7 @@ def test_what_columns_do_not_tell_the_same_to_everyone_is_written_whole(
     assert sum(values["_rows"] for _, values in in_files(target, channel.layout, lambda: published)) == stepped.count()
 
 
-def test_a_row_whose_time_a_step_has_changed_is_released_in_the_window_it_came_in(
+def test_a_row_whose_time_changed_stays_in_its_window(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)

@@ -115,9 +115,7 @@ def without_tenant(row_id: int) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-def test_filters_retries_give_ups_late_rows_bad_rows_and_a_revision_add_up_and_a_planted_loss_is_named(
-    running: Job, tracker: Server
-) -> None:
+def test_the_ledger_adds_up_and_a_planted_loss_is_named(running: Job, tracker: Server) -> None:
     running.put(
         row(1, 5),
         row(2, 6, amount=-1),

@@ -225,7 +225,7 @@ def test_an_old_failure_does_not_haunt_the_query_that_was_started_again(
     tracking.stop()
 
 
-def test_a_query_that_fails_in_a_drain_holds_it_until_it_has_been_started_again(
+def test_a_query_that_fails_in_a_drain_holds_it_until_restarted(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     away = threading.Event()
@@ -260,7 +260,7 @@ def test_a_query_that_fails_in_a_drain_holds_it_until_it_has_been_started_again(
     tracking.stop()
 
 
-def test_stop_returns_while_the_tracker_is_away_and_the_next_life_goes_on(
+def test_stop_returns_while_the_tracker_is_away_and_work_resumes(
     spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = release(spark, mortal_tracker.address, job, feed, tmp_path, retry_for=1)
@@ -278,7 +278,7 @@ def test_stop_returns_while_the_tracker_is_away_and_the_next_life_goes_on(
 
 
 @pytest.mark.thorough
-def test_stop_returns_while_the_tracker_is_away_in_the_middle_of_a_batch(
+def test_stop_returns_in_a_batch_while_the_tracker_is_away(
     spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     inside = threading.Event()

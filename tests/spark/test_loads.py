@@ -73,7 +73,7 @@ def ended(tracking: Tracking) -> set[str]:
     return {f"{each.scope}/{each.name}" for each in found if all(account.ended for account in each.segments)}
 
 
-def test_a_marker_ends_its_directory_with_its_last_row_however_early_it_is_found(
+def test_a_marker_ends_its_directory_however_early_it_is_found(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:
     berlin, lima = tmp_path / "in" / "shop=berlin", tmp_path / "in" / "shop=lima"
@@ -135,7 +135,7 @@ def test_a_driver_may_die_at_any_step(spark: SparkSession, tracker: Server, job:
 @pytest.mark.thorough
 @pytest.mark.parametrize("again", [False, True], ids=["in one run", "by the next run"])
 @pytest.mark.parametrize("kind", ["marker", "manifest"])
-def test_a_file_that_was_replaced_after_spark_has_read_it_is_part_of_no_complete_load(
+def test_a_file_replaced_after_reading_completes_no_load(
     spark: SparkSession,
     tracker: Server,
     job: str,
@@ -455,7 +455,7 @@ def test_manifests_may_be_named_as_uris_of_files(tmp_path: Path) -> None:
     assert found(Manifests(tmp_path / "*.json", read=read), named)() == {"a": 7}, "Spark has clients of its own"
 
 
-def test_a_row_that_a_control_table_misses_for_a_while_is_the_same_when_it_is_back() -> None:
+def test_a_row_missing_from_a_control_table_for_a_while_is_kept() -> None:
     """A table may be truncated and loaded again while it is looked at."""
     listed: list[Sequence[Any]] = []
 
@@ -492,7 +492,7 @@ def test_a_row_that_a_control_table_misses_for_a_while_is_the_same_when_it_is_ba
     assert promised == [3]
 
 
-def test_a_control_table_is_read_after_the_time_up_to_which_it_is_complete(tmp_path: Path) -> None:
+def test_a_control_table_is_read_after_its_time_of_completeness(tmp_path: Path) -> None:
     """A count that comes between the two statements is found, whether or not the time covers it."""
     statements: list[str] = []
 

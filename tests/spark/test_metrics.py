@@ -41,9 +41,7 @@ def counted(tracking: Tracking, name: str, by: str, query: str = "hourly") -> di
     return values(tracking.metrics_url, name, by, job_name=tracking.job, query=query)
 
 
-def test_a_release_counts_its_rows_by_what_became_of_them_and_its_ends(
-    tracking: Tracking, feed: Feed, tmp_path: Path
-) -> None:
+def test_a_release_counts_its_rows_by_fate_and_its_ends(tracking: Tracking, feed: Feed, tmp_path: Path) -> None:
     release(tracking, feed, tmp_path)
     feed.put(row(1, 1), row(2, 2), row(3, 1, "b"), row(4, 1, None))  # type: ignore[arg-type]
     tracking.process_all_available()

@@ -55,7 +55,7 @@ def _with_sparks_part_of_earlier_batches(checkpoint: Path, copies: list[Path]) -
 
 
 @pytest.mark.thorough
-def test_a_checkpoint_with_a_part_that_is_gone_or_of_another_time_is_refused_and_whole_it_goes_on(
+def test_a_checkpoint_with_a_missing_or_older_part_is_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     kept = Job(spark, tracker, job, feed, tmp_path)
@@ -143,7 +143,7 @@ def test_a_query_that_only_sends_needs_its_notes_and_counts_too(
 
 
 @pytest.mark.thorough
-def test_what_was_set_aside_and_reopened_is_there_or_the_query_is_refused(
+def test_what_was_set_aside_is_there_or_the_query_is_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     running = Reopened(spark, tracker, job, feed, tmp_path)

@@ -93,7 +93,7 @@ def test_a_scope_that_another_source_has_windows_of_is_refused(
     assert (opened(tracker), events(tracker), tracker.client.job("shop").producers) == before
 
 
-def test_a_source_whose_windows_change_as_well_has_its_part_moved_with_it(tracker: LocalTracker) -> None:
+def test_a_source_whose_windows_change_has_its_part_moved(tracker: LocalTracker) -> None:
     batch(tracker, "orders", {"a": 3})
     batch(tracker, "clicks", {"a": 2, "b": 1})
     moving(tracker, {"clicks": DAYS}).carry_out()

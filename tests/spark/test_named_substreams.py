@@ -126,7 +126,7 @@ def test_a_transactions_count_may_come_in_its_own_stream(
 
 
 @pytest.mark.thorough
-def test_hours_and_their_day_are_released_each_from_a_source_of_its_own(
+def test_hours_and_their_day_are_released_from_a_source_each(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)

@@ -98,7 +98,7 @@ def test_names_of_a_release_that_cannot_be_told_apart_are_refused(
             released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
 
 
-def test_names_that_differ_in_case_alone_live_where_spark_is_told_to_tell_them_apart(
+def test_names_that_differ_in_case_live_where_spark_tells_them_apart(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     spark.conf.set("spark.sql.caseSensitive", "true")

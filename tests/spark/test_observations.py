@@ -104,7 +104,7 @@ def test_a_function_that_reads_nothing_holds_no_front_back(
     tracking.stop()
 
 
-def test_a_spark_that_does_not_say_what_was_seen_costs_a_second_reading_and_nothing_else(
+def test_a_spark_without_observations_costs_a_second_reading_only(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Mute:

@@ -149,7 +149,7 @@ END = 1_704_070_800_000_000
 
 
 @pytest.mark.slow
-def test_what_comes_of_a_name_after_the_retention_is_late_and_makes_no_second_result(
+def test_rows_of_a_name_after_retention_are_late(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     """W3: the tracker has forgotten all but the name, and the driver that released it is gone."""
@@ -184,7 +184,7 @@ def test_what_comes_of_a_name_after_the_retention_is_late_and_makes_no_second_re
 
 
 @pytest.mark.thorough
-def test_what_a_drain_has_closed_says_so_and_the_rest_of_it_too(
+def test_what_a_drain_has_closed_is_marked_and_its_rest_too(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start(deployment: str) -> Tracking:

@@ -75,9 +75,7 @@ def test_a_front_from_outside_ends_scopes_without_rows(
     assert sorted(out()) == [("a", 1), ("a", 2), ("b", 2)]
 
 
-def test_a_look_that_fails_is_taken_again_and_named_when_the_query_starts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_look_is_repeated_and_named_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     front = Closings(tmp_path / "closings")
     front.name = "in"
     live = front.live(None)  # type: ignore[arg-type]

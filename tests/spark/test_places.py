@@ -45,7 +45,7 @@ def started(tracking: Tracking, spark: SparkSession, place: dict[str, Path]) -> 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("one", "other"), list(combinations(PLACES, 2)))
 @pytest.mark.parametrize("how", ["same", "inside", "around", "linked"])
-def test_two_places_of_a_query_that_collide_are_refused_before_anything_is_written(
+def test_two_places_that_collide_are_refused_before_anything_is_written(
     tracking: Tracking, spark: SparkSession, tmp_path: Path, one: str, other: str, how: str
 ) -> None:
     place = {name: tmp_path / name for name in PLACES}

@@ -104,7 +104,7 @@ def test_every_front_and_destination_can_be_pickled(
     assert again.counting().mode == "driver"
 
 
-def test_a_plan_has_nothing_of_its_session_and_what_a_user_puts_there_is_refused(
+def test_a_plan_has_nothing_of_its_session(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)

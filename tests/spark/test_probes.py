@@ -38,7 +38,7 @@ def counts(tracking: Tracking) -> dict[str, tuple[int, int, int]]:
 
 
 @pytest.mark.thorough
-def test_a_task_that_is_retried_and_rows_that_are_dropped_are_counted_once(
+def test_retried_tasks_and_dropped_rows_are_counted_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address, probe="executors")

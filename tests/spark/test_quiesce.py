@@ -258,7 +258,7 @@ def test_a_source_that_starts_during_a_hand_over_takes_it_back(
     assert not late.active
 
 
-def test_a_hand_over_waits_for_a_batch_that_was_interrupted_to_be_started_again(
+def test_a_hand_over_waits_for_an_interrupted_batch(
     hand_over: HandOver, queries: list[TrackedQuery], query: Query
 ) -> None:
     query.active = False
@@ -327,9 +327,7 @@ def test_a_receiver_that_has_sent_something_meanwhile_takes_a_pause_back(
     assert release.gate.paused
 
 
-def test_a_batch_that_a_killed_driver_has_begun_is_completed_before_the_pause(
-    query: Query, tracker: LocalTracker
-) -> None:
+def test_a_batch_begun_by_a_killed_driver_is_completed_before_the_pause(query: Query, tracker: LocalTracker) -> None:
     batch = threading.Thread(target=query.batch, daemon=True)
     batch.start()
     with paused(cast(Any, tracker.client), JOB, [query], timeout=60):
@@ -349,7 +347,7 @@ def test_of_a_batch_that_has_begun_and_failed_there_is_no_pause(query: Query, tr
     assert not query.gate.paused
 
 
-def test_a_source_that_fails_while_it_is_paused_makes_what_was_done_fail(query: Query, tracker: LocalTracker) -> None:
+def test_a_source_that_fails_while_paused_makes_the_work_fail(query: Query, tracker: LocalTracker) -> None:
     query.write("commits/1")
     with (
         pytest.raises(TrackingError, match="failed meanwhile"),
@@ -379,7 +377,7 @@ def test_what_does_not_begin_again_is_waited_for_until_the_timeout(query: Query,
     assert not query.gate.paused
 
 
-def test_where_an_old_checkpoint_can_be_seen_it_tells_whether_its_query_has_gone_on(query: Query) -> None:
+def test_a_visible_old_checkpoint_shows_if_its_query_went_on(query: Query) -> None:
     checkpoint = query.checkpoint
 
     def gone_on(by: str = "one") -> bool:

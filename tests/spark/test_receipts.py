@@ -95,7 +95,7 @@ def test_a_receipt_agrees_with_the_raw_input_the_results_and_the_offsets(
 
 
 @pytest.mark.thorough
-def test_a_receipt_of_what_came_through_a_channel_says_what_was_sent_on_the_way(
+def test_a_receipt_behind_a_channel_has_the_counts_on_the_way(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     """Receipts and results in one database, whose driver dies between the two."""

@@ -40,7 +40,7 @@ def tracking(spark: SparkSession, tracker: Server, job: str) -> Iterator[Trackin
         pytest.param("function", "route", marks=pytest.mark.slow),
     ],
 )
-def test_a_second_consumer_of_a_stream_is_refused_and_the_first_goes_on(
+def test_a_second_consumer_is_refused_and_the_first_goes_on(
     tracking: Tracking, spark: SparkSession, feed: Feed, tmp_path: Path, first: str, second: str
 ) -> None:
     source = tracking.source(feed.stream(spark), "in", **WINDOW, front=Marks("is_last"))
@@ -188,7 +188,7 @@ def test_partitions_that_the_results_do_not_have_are_refused_at_the_start(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_file_system_without_hard_links_is_refused_wherever_a_path_is_given(
+def test_a_file_system_without_hard_links_is_refused_for_every_path(
     tracking: Tracking, spark: SparkSession, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tracking.source(feed.stream(spark), "in", **WINDOW)
@@ -349,9 +349,7 @@ def test_a_graph_of_another_shape_is_refused_where_it_is_given(spark: SparkSessi
         Tracking(spark, "shop", **graph)
 
 
-def test_a_table_of_a_catalog_is_refused_with_the_places_that_can_be_written(
-    tracking: Tracking, spark: SparkSession, feed: Feed
-) -> None:
+def test_a_table_of_a_catalog_is_refused_with_alternatives(tracking: Tracking, spark: SparkSession, feed: Feed) -> None:
     released = tracking.release(tracking.source(feed.stream(spark), "in", **WINDOW), aggs={"n": F.count("*")})
     with pytest.raises(UsageError, match=r"toTable\('shop\.daily'\).*start\(path\).*Tables"):
         released.writeStream.toTable("shop.daily")

@@ -126,7 +126,7 @@ def test_every_aggregate_equals_sparks_own(
     tracking.stop()
 
 
-def test_two_queries_joined_by_a_channel_equal_a_batch_whatever_the_first_drops(
+def test_two_queries_joined_by_a_channel_equal_a_batch(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     names = spark.createDataFrame([("x", "ex"), ("y", "why")], "kind string, long_name string")
@@ -196,7 +196,7 @@ def test_a_release_goes_on_from_its_checkpoint_and_releases_each_substream_once(
     tracking.stop()
 
 
-def test_a_batch_that_fails_after_it_has_released_and_reported_is_replayed_without_a_trace(
+def test_a_batch_that_fails_after_its_report_is_replayed_without_trace(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start() -> Tracking:

@@ -55,7 +55,7 @@ def shown(rows: DataFrame) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.thorough
-def test_rows_of_a_released_time_are_in_nothing_that_is_made_of_the_next_one_beside_what_was_open_all_along(
+def test_rows_of_a_released_time_are_not_in_the_next_one(
     spark: SparkSession, it: Job, feed: Feed, tmp_path: Path
 ) -> None:
     """The part with x's first row stays, as y's is in it: after a restart only the version knows that x has ended."""
@@ -85,9 +85,7 @@ def test_rows_of_a_released_time_are_in_nothing_that_is_made_of_the_next_one_bes
 
 
 @pytest.mark.thorough
-def test_a_driver_that_has_released_a_name_releases_it_again_and_sets_no_row_of_the_next_time_aside(
-    it: Job, feed: Feed
-) -> None:
+def test_a_driver_releases_a_returning_name_again(it: Job, feed: Feed) -> None:
     tracking, _ = it.start()
     feed.put(row(1, 1, kind="x", amount=100, last=True))
     tracking.process_all_available()

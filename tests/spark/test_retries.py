@@ -65,7 +65,7 @@ class Job:
 
 
 @pytest.mark.slow
-def test_a_window_waits_for_its_rows_in_the_loop_and_what_is_given_up_is_accounted_for(
+def test_a_window_waits_for_its_rows_in_the_loop(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     queries = Job(spark, tracker.address, job, feed, tmp_path)
@@ -85,7 +85,7 @@ def test_a_window_waits_for_its_rows_in_the_loop_and_what_is_given_up_is_account
 
 
 @pytest.mark.thorough
-def test_ends_come_from_the_source_downwards_and_the_loop_ends_before_what_it_feeds(
+def test_ends_come_downwards_and_the_loop_ends_before_what_it_feeds(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     queries = Job(spark, tracker.address, job, feed, tmp_path)

@@ -79,7 +79,7 @@ def running(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path
 
 
 @pytest.mark.thorough
-def test_what_came_late_is_reopened_once_and_comes_out_as_a_numbered_revision(running: Job) -> None:
+def test_late_rows_are_reopened_once_as_a_numbered_revision(running: Job) -> None:
     assert running.late == []
     running.put(row(1, 5, amount=10), row(2, 6, "b", last=True), row(3, 8, last=True))
     running.put(row(4, 7, amount=20), row(5, 9, kind="y", amount=40), row(6, 9, "b"))  # late, as rows
@@ -124,9 +124,7 @@ def test_what_came_late_is_reopened_once_and_comes_out_as_a_numbered_revision(ru
 
 
 @pytest.mark.slow
-def test_who_dies_between_the_note_and_the_tracker_or_before_the_results_are_committed_is_finished_by_the_next(
-    running: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_driver_finishes_an_interrupted_revision(running: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     running.put(row(1, 5, last=True))
     running.put(row(2, 6, amount=3))
     with monkeypatch.context() as dying:
@@ -153,7 +151,7 @@ def test_who_dies_between_the_note_and_the_tracker_or_before_the_results_are_com
 
 
 @pytest.mark.slow
-def test_what_is_late_in_a_batch_is_set_aside_once_though_a_restarted_driver_remembers_less(running: Job) -> None:
+def test_late_rows_are_set_aside_once_by_a_restarted_driver(running: Job) -> None:
     running.put(row(1, 5, last=True))
     hindrance = hinder(Path(running.checkpoint) / "tracker" / "state")
     with pytest.raises(Exception, match="version"):

@@ -60,7 +60,7 @@ def tracking(request: pytest.FixtureRequest, spark: SparkSession, tracker: Serve
 
 
 @pytest.mark.thorough
-def test_a_silent_tenant_is_seen_and_counts_may_come_while_the_query_runs(
+def test_a_silent_tenant_is_seen_and_counts_may_come_later(
     tracking: Tracking, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     source = start(tracking, feed, Schedule(), tmp_path)
@@ -89,7 +89,7 @@ def test_a_silent_tenant_is_seen_and_counts_may_come_while_the_query_runs(
 
 
 @pytest.mark.thorough
-def test_a_control_file_is_read_while_nothing_else_happens_and_after_a_restart(
+def test_a_control_file_is_read_while_idle_and_after_a_restart(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     control = tmp_path / "control.json"
@@ -166,7 +166,7 @@ def test_what_cannot_be_counted_on_is_refused(spark: SparkSession, tracker: Serv
 
 @pytest.mark.parametrize("channel", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.slow
-def test_a_schedule_given_again_after_a_drain_waits_for_what_was_missing_and_for_nothing_else(
+def test_a_schedule_given_again_after_a_drain_waits_for_the_rest_only(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, channel: bool
 ) -> None:
     counts = [("a", at(0), 3), ("b", at(0), 4), ("silent", at(0), 2), ("later", at(1), 1)]

@@ -64,7 +64,7 @@ def test_an_attempt_that_spark_dropped_counts_only_if_batches_are_not_sealed(
     tracking.stop()
 
 
-def test_what_a_failed_batch_had_staged_is_revoked_and_its_replay_counts_once(
+def test_what_a_failed_batch_staged_is_revoked_and_counts_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     calls: list[int] = []

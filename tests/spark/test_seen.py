@@ -38,7 +38,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [entry.getMessage() for entry in caplog.records if entry.name == "spark_client"]
 
 
-def test_a_batch_with_late_rows_has_a_line_with_their_number_and_where_they_are(
+def test_a_batch_with_late_rows_logs_their_number_and_place(
     tracking: Tracking, feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     start(tracking, feed, tmp_path, Marks("is_last"))
@@ -54,7 +54,7 @@ def test_a_batch_with_late_rows_has_a_line_with_their_number_and_where_they_are(
     assert tracking.late(str(tmp_path / "cp")).count() == 3
 
 
-def test_a_source_of_which_nothing_can_end_by_itself_is_named_at_the_start(
+def test_a_source_that_can_end_nothing_is_named_at_the_start(
     tracking: Tracking, feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "spark_client"):

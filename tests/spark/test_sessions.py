@@ -38,7 +38,7 @@ def sparks_own(rows: DataFrame, gap: str = "30 minutes") -> list[tuple[Any, ...]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_may_join_a_row_shares_a_stretch_with_it_and_ended_stretches_leave_nothing_out(seed: int) -> None:
+def test_whatever_may_join_a_row_shares_a_stretch_with_it(seed: int) -> None:
     rng = random.Random(seed)
     step = rng.choice([1, 2, 7, 30])
     gap = step * rng.choice([1, 2, 3, 10])
@@ -70,7 +70,7 @@ def test_parts_that_have_something_else_of_a_substream_are_read_alone() -> None:
     assert selections(parts, {one: ["p"], two: ["p", "q", "r"]}) == [(["p", "r"], {one, two}), (["q"], {two})]
 
 
-def test_a_step_is_known_to_the_tracker_as_all_stretches_that_have_it() -> None:
+def test_a_step_is_known_as_all_stretches_that_have_it() -> None:
     hour = 3_600_000_000
     rule = Substreams("tenant", "string", None, "string", hour // 2, 0, gap=hour, at="at")
     step = rule.substream("a", hour)
@@ -150,7 +150,7 @@ def test_sessions_equal_sparks_own_however_rows_come(
 
 @pytest.mark.thorough
 @spark_test
-def test_a_tenants_session_comes_out_when_it_is_over_and_two_rows_a_gap_apart_are_one(
+def test_a_tenants_session_comes_out_when_it_is_over(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)

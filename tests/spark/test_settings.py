@@ -129,7 +129,7 @@ def test_results_are_sparks_own_under_settings_that_change_between_starts(
     assert spark.read.parquet(str(tmp_path / "receipts")).where("rows > 0").count() == 4
 
 
-def test_a_part_of_the_state_that_is_missing_fails_its_batch_whatever_is_passed_over(
+def test_a_missing_part_of_the_state_fails_its_batch(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, conf: Any
 ) -> None:
     conf("spark.sql.files.ignoreMissingFiles", "true")
@@ -196,7 +196,7 @@ def test_settings_under_which_json_changes_times_are_refused(
     tracking.stop()
 
 
-def test_windows_of_a_wall_clock_are_refused_where_intervals_are_of_spark_3_1(
+def test_wall_clock_windows_are_refused_with_intervals_of_spark_3_1(
     spark: SparkSession, job: str, feed: Feed, tmp_path: Path, conf: Any
 ) -> None:
     raw = feed.stream(spark).withColumn("wall", F.col("ts").cast("timestamp_ntz"))

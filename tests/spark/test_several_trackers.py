@@ -62,7 +62,7 @@ def read_all(stream: EventStream, place: Offset) -> Iterator[tuple[Offset, list[
 @pytest.mark.parametrize(
     "ordering", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("none", "scope")), "global"]
 )
-def test_a_stream_of_several_logs_has_each_event_once_and_a_replay_has_the_same(
+def test_a_stream_of_several_logs_has_each_event_once(
     mortal_trackers: list[Server], servers: str, job: str, ordering: Ordering
 ) -> None:
     """Over readers and trackers that begin again; progress is that of all trackers, and a drain is announced once."""
@@ -166,7 +166,7 @@ def test_a_query_whose_checkpoint_one_of_several_trackers_has_lost_is_refused(
         again.check_log(note)
 
 
-def test_a_releases_state_has_one_position_as_before_or_one_for_each_log(tmp_path: Path) -> None:
+def test_a_releases_state_has_a_position_for_each_log(tmp_path: Path) -> None:
     for epoch, (position, log_id) in enumerate([(7, "a"), ([7, 0, 2], ["a", "b", "c"])]):
         state = PartialState(tmp_path)
         state.load(epoch)
@@ -237,7 +237,7 @@ TENANTS = "acgbfh"  #: two at each of three trackers
 
 @pytest.mark.thorough
 @pytest.mark.spark
-def test_a_job_over_several_trackers_releases_what_a_batch_computes_though_one_dies_and_the_driver(
+def test_a_job_over_several_trackers_equals_a_batch_despite_deaths(
     spark: SparkSession, mortal_trackers: list[Server], servers: str, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(spark, servers, job, feed, tmp_path)
@@ -313,7 +313,7 @@ SHARED: dict[str, tuple[Any, Callable[[], list[Column]]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("ordering", ["none", "scope"])
 @pytest.mark.parametrize("windows", SHARED)
-def test_windows_that_share_rows_are_a_batchs_though_each_is_at_another_tracker(
+def test_windows_that_share_rows_equal_a_batch_over_several_trackers(
     spark: SparkSession,
     mortal_trackers: list[Server],
     servers: str,

@@ -28,7 +28,7 @@ def counted_beside(tracking: Tracking, rows: DataFrame, window: tuple[str, str],
 
 
 @pytest.mark.thorough
-def test_each_lost_row_is_found_with_how_late_it_was_and_the_job_is_left_alone(
+def test_each_lost_row_is_found_and_the_job_left_alone(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     feed.put(row(1, 5), row(2, 50, "b"))

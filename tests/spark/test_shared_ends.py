@@ -118,7 +118,7 @@ def test_each_row_is_in_one_result_of_each_kind_or_late(tmp_path: Path, rule: Su
     assert release.state.ended == {}
 
 
-def test_a_day_waits_for_its_hours_and_says_what_a_drain_has_closed(tmp_path: Path) -> None:
+def test_a_day_waits_for_its_hours_and_shows_what_a_drain_closed(tmp_path: Path) -> None:
     release = Release(NESTED, tmp_path)
     state, ends = release.state, release.ends
     state.load(0)
@@ -147,9 +147,7 @@ def test_a_day_waits_for_its_hours_and_says_what_a_drain_has_closed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("rule", [SESSIONS, NESTED], ids=["sessions", "levels"])
-def test_a_drain_that_failed_before_it_was_published_begins_again_as_if_it_had_not_been(
-    tmp_path: Path, rule: Substreams
-) -> None:
+def test_a_drain_that_failed_before_publication_begins_again(tmp_path: Path, rule: Substreams) -> None:
     release = Release(rule, tmp_path)
     state = release.state
     state.load(0)

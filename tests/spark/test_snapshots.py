@@ -131,7 +131,7 @@ def coarser(state: DataFrame) -> DataFrame:
 
 
 @pytest.mark.thorough
-def test_an_upgrade_that_no_hand_over_allows_goes_by_export_mapping_and_import(it: Job) -> None:
+def test_an_upgrade_beyond_a_hand_over_goes_by_export_and_import(it: Job) -> None:
     tracking = it.first_half()
     snapshot = it.snapshots.export(tracking)
     assert [q["substreams"] for q in snapshot.manifest["queries"]] == [3]
@@ -172,7 +172,7 @@ def test_an_upgrade_that_no_hand_over_allows_goes_by_export_mapping_and_import(i
 
 
 @pytest.mark.slow
-def test_an_unchanged_release_needs_no_mapping_and_the_checkpoint_it_left_cannot_be_gone_on_with(it: Job) -> None:
+def test_an_unchanged_release_needs_no_mapping(it: Job) -> None:
     tracking = it.first_half()
     snapshot = it.snapshots.export(tracking)
     tracking.stop()
@@ -212,7 +212,7 @@ def test_an_unchanged_release_needs_no_mapping_and_the_checkpoint_it_left_cannot
         (lambda _: None, None, "mapping has to return a DataFrame, and has returned None"),
     ],
 )
-def test_what_a_mapping_makes_is_checked_and_nothing_is_made_of_what_does_not_fit(
+def test_what_a_mapping_makes_is_checked_before_anything_is_made(
     taken: tuple[Job, Snapshot], mapping: Any, dropping: str | None, message: str | None
 ) -> None:
     it, snapshot = taken
@@ -269,7 +269,7 @@ def test_a_table_of_it_is_whole_or_an_error(taken: tuple[Job, Snapshot], tmp_pat
 
 
 @pytest.mark.thorough
-def test_a_job_that_runs_is_paused_for_a_cut_through_all_its_queries_and_goes_on(it: Job) -> None:
+def test_a_running_job_is_paused_for_a_cut_and_goes_on(it: Job) -> None:
     """Rows keep coming meanwhile. The cut is a prefix of the source's batches, and the state is all of it."""
     tracking = it.start("1", "cp2")
     it.feed.put(row(1, 1), row(2, 2, "b", last=True))
@@ -402,9 +402,7 @@ def dying_in(epoch: int) -> Callable[..., Any]:
 
 
 @pytest.mark.slow
-def test_a_batch_of_a_source_that_was_interrupted_is_completed_before_the_pause(
-    it: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_source_batch_is_completed_before_the_pause(it: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has sent is in the channel, and the tracker has not been told: nobody could be at rest without it."""
     tracking = it.start("1", "cp2")
     it.feed.put(row(1, 1))
@@ -422,9 +420,7 @@ def test_a_batch_of_a_source_that_was_interrupted_is_completed_before_the_pause(
 
 
 @pytest.mark.slow
-def test_of_a_batch_that_has_begun_to_release_and_was_not_committed_there_is_no_snapshot(
-    it: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_began_to_release_uncommitted_has_no_snapshot(it: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that reads its source. What such a batch has released is out, and the state still has it."""
 
     def start(deployment: str) -> Tracking:
@@ -473,7 +469,7 @@ def test_of_a_batch_that_has_begun_to_release_and_was_not_committed_there_is_no_
 
 
 @pytest.mark.thorough
-def test_killed_in_any_step_of_an_export_there_is_no_snapshot_and_it_is_repeated(it: Job) -> None:
+def test_an_export_killed_in_any_step_leaves_none_and_is_repeated(it: Job) -> None:
     tracking = it.first_half()
     it.snapshots.export(tracking)
     driver = Driver(it.path / "snapshots")
@@ -492,7 +488,7 @@ def test_killed_in_any_step_of_an_export_there_is_no_snapshot_and_it_is_repeated
 
 
 @pytest.mark.thorough
-def test_killed_in_any_step_of_an_import_nothing_is_there_and_it_is_repeated(it: Job) -> None:
+def test_an_import_killed_in_any_step_leaves_nothing_and_is_repeated(it: Job) -> None:
     tracking = it.first_half()
     snapshot = it.snapshots.export(tracking)
     tracking.stop()
@@ -750,7 +746,7 @@ EVERY = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_rows_before_and_after_an_upgrade_give_together_what_a_batch_over_all_gives(it: Job, seed: int) -> None:
+def test_rows_before_and_after_an_upgrade_equal_a_batch(it: Job, seed: int) -> None:
     chance = random.Random(seed)
 
     def some(first: int, number: int) -> list[Any]:

@@ -15,9 +15,7 @@ from spark_client.windows.substreams import Substream
 pytestmark = pytest.mark.spark
 
 
-def test_a_driver_that_was_fenced_in_the_middle_of_a_batch_leaves_its_successors_state_alone(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_fenced_driver_leaves_its_successors_state_alone(spark: SparkSession, tmp_path: Path) -> None:
     substream = Substream("a", "w", None)
     zombie, successor = PartialState(tmp_path), PartialState(tmp_path)
     zombie.load(1)
@@ -52,9 +50,7 @@ def test_what_a_driver_publishes_beside_its_successor_is_not_read(spark: SparkSe
     assert [path.name for path in tmp_path.glob("epoch-*")] == []
 
 
-def test_a_substream_has_rows_if_any_of_its_parts_has_over_restarts_and_merging(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_substream_has_rows_if_any_of_its_parts_has(spark: SparkSession, tmp_path: Path) -> None:
     both, neither, other = (Substream(scope, "w", None) for scope in ("both", "neither", "other"))
 
     def has_rows(state: PartialState) -> dict[str, bool]:
@@ -76,9 +72,7 @@ def test_a_substream_has_rows_if_any_of_its_parts_has_over_restarts_and_merging(
     assert len(list(tmp_path.glob("merged-*"))) == 1
 
 
-def test_rows_of_the_batch_in_hand_stay_when_what_came_before_them_is_released(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_rows_of_the_current_batch_stay_when_earlier_ones_are_released(spark: SparkSession, tmp_path: Path) -> None:
     """The tracker may have forgotten the end meanwhile, and opened the substream again with them."""
     substream = Substream("", "x", None)
     state = PartialState(tmp_path)

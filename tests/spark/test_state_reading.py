@@ -61,7 +61,7 @@ def collected(rows: DataFrame) -> list[Any]:
 
 
 @pytest.mark.thorough
-def test_it_is_what_a_batch_over_what_is_open_gives_and_stays_so_while_the_query_goes_on(
+def test_it_is_a_batch_of_what_is_open_and_stays_so(
     it: Job,
 ) -> None:
     tracking, released = it.start()
@@ -106,7 +106,7 @@ def test_a_version_that_goes_while_it_is_linked_is_not_half_read(it: Job, monkey
     tracking.stop()
 
 
-def test_a_checkpoint_that_is_no_releases_or_of_another_one_is_refused_by_name(it: Job, tmp_path: Path) -> None:
+def test_a_checkpoint_of_no_or_another_release_is_refused_by_name(it: Job, tmp_path: Path) -> None:
     tracking, released = it.start()
     it.feed.put(row(1, 1))
     tracking.process_all_available()

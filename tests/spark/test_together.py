@@ -343,7 +343,7 @@ def test_a_driver_that_dies_between_outputs_leaves_each_result_once_in_each(
 
 
 @pytest.mark.slow
-def test_a_drain_that_died_when_one_state_was_published_is_finished_for_the_others_alone(
+def test_a_drain_that_died_half_published_is_finished_for_the_others(
     shop: Shop, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracking = shop.start()
@@ -474,7 +474,7 @@ def test_what_cannot_be_written_together_is_refused(shop: Shop, make: Any, messa
         tracking.write_together(make(shop, tracking, orders))
 
 
-def test_a_query_of_several_needs_a_checkpoint_and_no_option_of_one_output(shop: Shop) -> None:
+def test_a_query_of_several_needs_a_checkpoint_and_no_output_options(shop: Shop) -> None:
     _, writer = shop.writer()
     assert isinstance(writer, SeveralWriter)
     with pytest.raises(UsageError, match=r"option 'compression': give it to the output"):

@@ -32,7 +32,7 @@ def shown(spark: SparkSession, name: str, *columns: str) -> list[tuple[Any, ...]
     return sorted(tuple(r) for r in spark.table(name).select(*columns).collect())
 
 
-def test_windows_come_out_final_with_no_later_data_and_rows_far_ahead_move_nothing(
+def test_windows_come_out_final_without_later_data(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
@@ -91,7 +91,7 @@ def test_sessions_come_out_final_and_their_state_is_gone(
     ],
     ids=["sessions", "duplicates"],
 )
-def test_what_lives_by_each_rows_time_is_refused_under_a_watermark_over_windows(
+def test_operators_on_row_times_are_refused_under_window_watermarks(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, operator: Any, called: str
 ) -> None:
     """And what the refusal advises starts."""
@@ -122,7 +122,7 @@ def test_settings_under_which_a_watermark_is_not_exact_are_refused(
     tracking.stop()
 
 
-def test_a_session_that_ends_where_a_window_begins_is_joined_by_the_row_that_comes_just_then(
+def test_a_session_at_a_window_start_is_joined_by_a_row_then(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     """Spark joins a row that comes exactly one gap after a session's last, and the minute that begins then is open."""
@@ -145,7 +145,7 @@ def test_a_session_that_ends_where_a_window_begins_is_joined_by_the_row_that_com
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_what_is_within_a_window_that_is_open_is_not_over_however_its_rows_are_dealt_out(
+def test_what_is_within_an_open_window_is_not_over(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seed: int
 ) -> None:
     """Counts promise whole windows, so a minute is open until its last row, and its first rows may come last."""
@@ -218,7 +218,7 @@ def test_deduplication_keeps_rows_on_the_edge_and_forgets_what_is_over(
 
 
 @pytest.mark.thorough
-def test_unmatched_rows_of_an_outer_join_come_out_when_both_sides_are_over(
+def test_unmatched_outer_rows_come_out_when_both_sides_are_over(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     other = Feed(tmp_path / "other")
@@ -246,7 +246,7 @@ def test_unmatched_rows_of_an_outer_join_come_out_when_both_sides_are_over(
     tracking.stop()
 
 
-def test_what_came_through_a_channel_moves_the_watermark_once_it_has_been_received(
+def test_what_came_through_a_channel_moves_the_watermark_once_received(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
@@ -271,7 +271,7 @@ def test_what_came_through_a_channel_moves_the_watermark_once_it_has_been_receiv
     tracking.stop()
 
 
-def test_rows_for_which_no_watermark_is_right_are_refused_and_the_advice_repairs_it(
+def test_rows_without_a_right_watermark_are_refused_and_repaired(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     """Spark's watermarks start at 1970, so it would drop what is before, in silence."""

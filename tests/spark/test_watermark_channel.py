@@ -158,7 +158,7 @@ def test_rows_of_all_types_come_as_they_were_sent(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["parse_json('[1]')", "make_ym_interval(1)", "array(parse_json('1'))"])
-def test_a_column_that_cannot_be_read_is_refused_where_the_watermark_is_declared(
+def test_an_unreadable_column_is_refused_where_the_watermark_is_declared(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, kind: str
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)

@@ -60,7 +60,7 @@ def numbers(rows: DataFrame) -> list[int]:
     return sorted(each.row_id for each in rows.select("row_id").collect())
 
 
-def test_a_batch_is_written_down_before_it_begins_and_begins_after_the_commit_of_the_one_before(
+def test_a_batch_is_noted_before_it_begins_and_after_the_last_commit(
     spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:
     for number in range(3):
@@ -205,7 +205,7 @@ def test_a_batch_that_failed_is_run_again_as_it_was_written_down(
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
-def test_a_copy_of_a_checkpoint_after_a_batch_is_gone_on_with_from_there(
+def test_a_copied_checkpoint_continues_from_its_batch(
     spark: SparkSession, feed: Feed, conf: Any, tmp_path: Path, manager: str
 ) -> None:
     conf(MANAGER, f"org.apache.spark.sql.execution.{LOG_PACKAGE}.{manager}")

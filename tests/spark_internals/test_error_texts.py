@@ -65,9 +65,7 @@ def test_a_query_that_failed_tells_our_sentence(
     assert sentence_in(raised.value) == sentence_of(raised.value) == "3 rows belong to no substream: drop them"
 
 
-def test_an_error_of_the_users_own_that_speaks_of_ours_is_not_taken_for_it(
-    spark: SparkSession, feed: Feed, tmp_path: Path
-) -> None:
+def test_a_users_error_that_resembles_ours_is_not_taken_for_it(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     def fail(rows: DataFrame, epoch: int) -> None:
         raise ValueError("I have seen TrackingError: it was another")
 

@@ -23,7 +23,7 @@ def read_all(spark: SparkSession, place: Path, checkpoint: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("compact_interval", [2, 3, 100])
-def test_a_file_that_has_changed_since_spark_found_it_is_told_from_all_others(
+def test_a_file_changed_since_spark_found_it_is_told_apart(
     spark: SparkSession, tmp_path: Path, compact_interval: int
 ) -> None:
     spark.conf.set("spark.sql.streaming.fileSource.log.compactInterval", compact_interval)

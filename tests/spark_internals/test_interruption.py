@@ -31,7 +31,7 @@ def test_the_text_is_written_as_py4j_writes_a_call_that_was_interrupted(spark: S
 
 
 @pytest.mark.parametrize(("said", "failed"), [(INTERRUPTED, False), ("something else", True)])
-def test_a_batch_of_a_query_that_is_being_stopped_ends_it_without_a_failure(
+def test_a_batch_of_a_stopping_query_ends_without_a_failure(
     spark: SparkSession, feed: Feed, tmp_path: Path, said: str, failed: bool
 ) -> None:
     inside, leave = threading.Event(), threading.Event()

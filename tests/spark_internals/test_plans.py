@@ -74,7 +74,7 @@ def test_rows_of_the_same_form_are_others(spark: SparkSession) -> None:
     assert not reads_whole(rows, others.where("id > 1"))
 
 
-def test_a_filter_can_turn_an_outer_join_into_one_that_reads_in_part(spark: SparkSession) -> None:
+def test_a_filter_can_make_an_outer_join_read_in_part(spark: SparkSession) -> None:
     numbers = spark.range(9).withColumn("n", F.col("id") * 2)
     joined = spark.range(5).join(numbers, "id", "left")
     for rows in (joined, spark.range(3).selectExpr("id", "id as n").unionByName(joined)):

@@ -23,9 +23,7 @@ pytestmark = pytest.mark.spark
 KEY = "spark.sql.shuffle.partitions"
 
 
-def test_a_query_has_a_session_of_its_own_whose_settings_hold_for_its_batches(
-    spark: SparkSession, feed: Feed, tmp_path: Path
-) -> None:
+def test_a_query_has_a_session_of_its_own_for_its_batches(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     feed.put(row(1, 1))
     feed.put(row(2, 2))
     before = spark.conf.get(KEY)

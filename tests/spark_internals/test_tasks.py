@@ -94,7 +94,7 @@ def reporting(manifest: Manifest, place: str, fails: Callable[[TaskContext], boo
     return report
 
 
-def test_only_the_attempts_that_succeed_are_kept_and_each_has_a_number_of_its_own(spark: SparkSession) -> None:
+def test_only_successful_attempts_are_kept_each_with_its_number(spark: SparkSession) -> None:
     manifest = Manifest(spark.sparkContext)
     manifest.begin()
     fails = reporting(manifest, "p", lambda task: task.attemptNumber() == 0)

@@ -81,7 +81,7 @@ print(len(vectors))
     assert done.stdout == f"{len(vectors)}\n", done.stderr
 
 
-def test_todays_client_works_with_a_server_of_0_1_as_far_as_that_knows(old_server: OldServer) -> None:
+def test_todays_client_works_with_a_server_of_0_1(old_server: OldServer) -> None:
     """Reports, commits, ends and events do; what 0.1 does not know is refused, and changes nothing."""
     program = [sys.executable, "examples/plain_pipeline.py", old_server.address]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)

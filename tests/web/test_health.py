@@ -52,9 +52,7 @@ def reason(server: Server) -> str:
     return "" if page.status == 200 else page.text
 
 
-def test_a_server_whose_journal_fails_is_alive_but_not_ready_until_the_journal_works(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_a_failing_journal_leaves_a_server_alive_but_not_ready(servers: Servers, tmp_path: Path) -> None:
     server = servers.start(tmp_path, "sqlite", "--metrics", "127.0.0.1:0")
     define(server.stub)
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))

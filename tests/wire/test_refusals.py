@@ -31,7 +31,7 @@ def refuse_with(call: Call, text: str) -> None:
     asyncio.run(refuse(call, grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED", text))  # type: ignore[arg-type]
 
 
-def test_the_reason_is_in_the_details_and_a_text_that_is_too_long_for_a_header_is_cut() -> None:
+def test_the_reason_is_in_the_details_and_a_long_text_is_cut() -> None:
     call = Call(grpc.aio.AbortError())
     with pytest.raises(grpc.aio.AbortError):
         refuse_with(call, "é" * 5000)
@@ -46,6 +46,6 @@ def test_the_reason_is_in_the_details_and_a_text_that_is_too_long_for_a_header_i
     assert len(text.encode()) < 1600
 
 
-def test_a_caller_that_leaves_while_it_is_refused_is_no_error_of_the_server() -> None:
+def test_a_caller_that_leaves_while_refused_is_no_server_error() -> None:
     with pytest.raises(asyncio.CancelledError):
         refuse_with(Call(grpc.aio.InternalError("failed to send the status")), "no")
