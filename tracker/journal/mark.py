@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 _MAGIC = b"trkmark1"
 _FORM = struct.Struct("<8sQQ")  # magic, number, its complement
@@ -26,6 +26,27 @@ _PROGRESS = struct.Struct(f"<QQ{_MOST}QI")
 _SIZE = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """What a process was doing when it ended.
+
+    Args:
+        replayed: the record at whose replay it ended; 0: it did not end at one.
+        starts: how many starts in a row have ended there.
+        carried: the records that were being carried out: no caller had an answer to them.
+    """
+
+    replayed: int = 0
+    starts: int = 0
+    carried: tuple[int, ...] = ()
+
+    def replaying(self, number: int) -> Marked:
+        """Return what the next process notes when it is about to replay a record; 0: all are replayed."""
+        # The records without an answer stay noted until the state is restored.
+        starts = self.starts + 1 if number == self.replayed else 1
+        return Marked(number, starts, self.carried) if number else Marked()
+
+
 class Mark:
     """The mark's file.
 
@@ -34,9 +55,7 @@ class Mark:
 
     Attributes:
         found: the number of the last acknowledged record; None: the file did not exist, or cannot be read.
-        replayed: the record at whose replay the last start ended; 0: it did not end at one.
-        starts: how many starts in a row have ended there.
-        carried: the records that were being carried out when the process ended: no caller had an answer to them.
+        marked: what the last process was doing when it ended.
     """
 
     def __init__(self, path: str) -> None:
@@ -55,29 +74,20 @@ class Mark:
             magic, number, complement = _FORM.unpack_from(data)
             if magic == _MAGIC and number ^ complement == _FULL:
                 self.found = number
-        self.replayed = self.starts = 0
-        self.carried: frozenset[int] = frozenset()
+        self.marked = Marked()
         if len(data) >= _PROGRESS_AT + _PROGRESS.size:
-            self.replayed, self.starts, *carried, checksum = _PROGRESS.unpack_from(data, _PROGRESS_AT)
+            replayed, starts, *carried, checksum = _PROGRESS.unpack_from(data, _PROGRESS_AT)
             if zlib.crc32(data[_PROGRESS_AT : _PROGRESS_AT + _PROGRESS.size - 4]) == checksum:
-                self.carried = frozenset(carried) - {0}
-            else:
-                self.replayed = self.starts = 0
+                self.marked = Marked(replayed, starts, tuple(each for each in carried if each))
 
     def set(self, number: int) -> None:
         """Note that a record was acknowledged."""
         self._write(_FORM.pack(_MAGIC, number, number ^ _FULL), 0)
 
-    def note(self, replayed: int, starts: int, carried: Sequence[int]) -> None:
-        """Note what is about to be done.
-
-        Args:
-            replayed: the record that is about to be replayed; 0: none.
-            starts: how many starts in a row came to this record.
-            carried: the records that are about to be carried out.
-        """
-        some = [*carried[:_MOST], *[0] * (_MOST - len(carried))]
-        data = _PROGRESS.pack(replayed, starts, *some, 0)[:-4]
+    def note(self, marked: Marked) -> None:
+        """Note what is about to be done."""
+        some = [*marked.carried[:_MOST], *[0] * (_MOST - len(marked.carried))]
+        data = _PROGRESS.pack(marked.replayed, marked.starts, *some, 0)[:-4]
         self._write(data + zlib.crc32(data).to_bytes(4, "little"), _PROGRESS_AT)
 
     def _write(self, data: bytes, at: int) -> None:

@@ -48,7 +48,7 @@ from .interface import (
     Recovery,
     RestoreUnfinishedError,
 )
-from .mark import Mark
+from .mark import Mark, Marked
 from .ownership import Ownership
 from .rows import APPLICATION, PAGE, Row, Rows, check, create, insert, records_of
 from .setting_aside import NOTE
@@ -139,15 +139,15 @@ class SqliteJournal:
         self._inode = os.stat(self._path).st_ino
         self._last = last
         self._keep_after = self._snapshots.oldest_needed()
-        mark = self._mark  # it shows an accepted loss until the first record, which tells that the log is another one
+        marked = self._mark.marked  # it shows an accepted loss until the first record: the log is another one then
         return Recovery(
             state,
             number,
             records_of(Rows(connection, number)),
             tuple(damage),
-            mark.replayed,
-            mark.starts,
-            mark.carried,
+            marked.replayed,
+            marked.starts,
+            frozenset(marked.carried),
             frozenset(self._set_aside()),
         )
 
@@ -190,12 +190,10 @@ class SqliteJournal:
     # ---------------------------------------------------------------- what is left out
 
     def replaying(self, number: int) -> None:
-        starts = self._mark.starts + 1 if number and number == self._mark.replayed else 1
-        # The records without an answer stay noted until the state is restored.
-        self._mark.note(number, starts if number else 0, sorted(self._mark.carried) if number else ())
+        self._mark.note(self._mark.marked.replaying(number))
 
     def carrying(self, numbers: Sequence[int]) -> None:
-        self._mark.note(0, 0, numbers)
+        self._mark.note(Marked(carried=tuple(numbers)))
 
     def set_aside(self, number: int, record: Record, why: str) -> None:
         kept = Path(self._beside(f"-set-aside-{number}"))

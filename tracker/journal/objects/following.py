@@ -8,12 +8,11 @@ from typing import Final
 
 from tracker.store import StoreError
 
-from ..heldback import Group, HeldBack
 from ..interface import JournalError, LeftOut, LostTrackError, Place, Record
+from ..replicated import Group, HeldBack
 from .chain import BrokenError, Chain, CutError
 from .entries import Entry
 from .log import Log
-from .setaside import SetAside
 
 _IDLE_LOOKS: Final = 10  # looks at a log that does not grow, after which newer entries are looked for
 
@@ -23,7 +22,7 @@ class ObjectsFollowing:
 
     Args:
         log: the log.
-        set_aside: the records that are left out.
+        left_out: returns the records that are left out.
         chain: where to begin.
         look_s: seconds between two looks at a log that has not grown.
         clock: a monotonic one, in seconds.
@@ -32,13 +31,13 @@ class ObjectsFollowing:
     def __init__(
         self,
         log: Log,
-        set_aside: SetAside,
+        left_out: Callable[[], frozenset[LeftOut]],
         chain: Chain,
         look_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
-        self._set_aside = set_aside
+        self._look_left_out = left_out
         self._chain = chain
         self._position = chain.group
         self._held_back = HeldBack(Place(str(chain.group), chain.number))
@@ -89,7 +88,7 @@ class ObjectsFollowing:
                 self._left_out = None
             elif isinstance(found, Entry):
                 if self._left_out is None:
-                    self._left_out = self._set_aside.all()
+                    self._left_out = self._look_left_out()
                 yield from self._held_back.add(Group(str(position), found.first, found.data), self._left_out)
 
     def _skip(self) -> bool:

@@ -15,27 +15,26 @@ See `log` for why nothing is lost or written twice, and docs/howto/journals.md f
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from tracker.store import ConditionalStore, StoreError
 
 from ..groups import unpack
-from ..holder import new_holder
 from ..interface import (
     Damage,
     Following,
     JournalError,
-    JournalGoneError,
     JournalLockedError,
-    JournalLossError,
+    LeftOut,
     LostTrackError,
     Place,
     Record,
     Recovery,
 )
+from ..replicated import ReplicatedJournal, left_out, new_holder
 from ..snapshots import SnapshotDamagedError
 from .address import unusable
 from .chain import Chain, CutError, Survey
@@ -44,13 +43,12 @@ from .following import ObjectsFollowing
 from .lease import Lease
 from .log import Log
 from .marks import Marks
-from .setaside import SetAside
 from .snapshots import ObjectsSnapshots, Taken
 
 _KEPT: Final = 64 << 20  # bytes of the log that are not read a second time
 
 
-class ObjectsJournal:
+class ObjectsJournal(ReplicatedJournal):
     """A journal in an object store.
 
     Args:
@@ -67,8 +65,11 @@ class ObjectsJournal:
     """
 
     name = "objects"
-    instant = False
-    exclusive = False
+    failures = StoreError
+    remedy = "the missing objects back"
+    _log: Log
+    _lease: Lease
+    _marks: Marks
 
     def __init__(
         self,
@@ -80,88 +81,31 @@ class ObjectsJournal:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._objects = objects
-        self._where = where
         self._look_s = lease / 10
         self._clock = clock
         holder = new_holder()
-        self._log = Log(objects, where, secrets.token_hex(8), holder)
+        log = Log(objects, where, secrets.token_hex(8), holder)
         self._snapshots = ObjectsSnapshots(objects, where)
-        self._set_aside = SetAside(objects)
-        self._marks = Marks(marks, where)
-        self._lease = Lease(objects, self._log, self._snapshots, where, holder, lease, clock)
-        self._gone: JournalGoneError | None = None
-        self._tell: Callable[[JournalGoneError], None] | None = None
-        self._telling = threading.Lock()
-        self._closed = False
-        try:
+        noted = Marks(marks, where)
+        leased = Lease(objects, log, self._snapshots, where, holder, lease, clock)
+        super().__init__(where, log, leased, noted, (noted, log))
+        with self._opening():
             if not follow:
                 self._lease.acquire()
-        except StoreError as error:
-            self.close()
-            raise self._unusable(error) from error
-        except BaseException:
-            self.close()
-            raise
 
-    def confirm(self) -> None:
-        if self._gone is None:
-            try:
-                self._log.confirm()
-            except JournalGoneError as error:
-                self._is_gone(error)
-            except StoreError as error:
-                raise self._unusable(error) from error
-        if self._gone is not None:
-            raise self._gone
-
-    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
-        with self._telling:
-            self._tell = gone
-            if self._gone is not None:
-                gone(self._gone)
-
-    def interrupt(self) -> None:
-        self._log.interrupt()
-
-    # ---------------------------------------------------------------- standing by
+    def _confirm(self) -> None:
+        self._log.confirm()
 
     def follow(self) -> tuple[Any, Following]:
-        try:
+        state, chain = None, Chain(0, 0)
+        with self._asking():
             for taken in self._snapshots.all():
-                try:
-                    state = self._snapshots.read(taken)
-                except SnapshotDamagedError:
-                    continue
-                return state, self._following(Chain(taken.position, taken.number))
-        except StoreError as error:
-            raise self._unusable(error) from error
-        return None, self._following(Chain(0, 0))
-
-    def _following(self, chain: Chain) -> Following:
-        return ObjectsFollowing(self._log, self._set_aside, chain, self._look_s, self._clock)
-
-    def try_to_own(self) -> bool:
-        try:
-            return self._lease.try_to_acquire(waits=True)
-        except StoreError as error:
-            raise self._unusable(error) from error
-
-    def standby(self) -> str:
-        try:
-            return self._lease.standby()
-        except StoreError as error:
-            raise self._unusable(error) from error
-
-    def hand_over(self) -> None:
-        self._release(self._lease.hand_over)
+                with suppress(SnapshotDamagedError):
+                    state, chain = self._snapshots.read(taken), Chain(taken.position, taken.number)
+                    break
+        return state, ObjectsFollowing(self._log, self._left_out, chain, self._look_s, self._clock)
 
     # ---------------------------------------------------------------- reading
-
-    def recover(self, accept_loss: bool = False, followed: Place | None = None) -> Recovery:
-        try:
-            return self._recover(accept_loss, followed)
-        except StoreError as error:
-            raise self._unusable(error) from error
 
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
         if not (claim := self._lease.claim):
@@ -180,9 +124,9 @@ class ObjectsJournal:
             if survey.problem is not None and any(each.position > int(start.entry) for each in self._snapshots.all()):
                 raise LostTrackError(f"what follows in {self._where} was removed, since a newer snapshot covers it")
         noted = self._log.noted_loss()
-        damage += self._damage_of_the_log(survey, noted)
-        if not accept_loss and any(each.lost != 0 for each in damage):
-            raise self._loss(damage)
+        kept_at = f"log/, from entry {survey.broken_at} on" if survey.problem is not None else ""
+        damage += self._damage_of_the_log(survey.problem, survey.number, survey.highest, noted, kept_at)
+        self._check_loss(damage, accept_loss)
         for taken in spoilt:
             self._snapshots.set_aside(taken, aside)
         self._log.begin(claim, survey.group, survey.number, accepts_loss=survey.problem is not None or noted > 0)
@@ -190,16 +134,8 @@ class ObjectsJournal:
         self._lease.watch(self._is_gone)
         self._lease.clear()
         self._log.trim(self._snapshots.oldest_needed())
-        return Recovery(
-            state,
-            start.number,
-            self._records(survey.positions, kept),
-            tuple(damage),
-            self._marks.replayed,
-            self._marks.starts,
-            self._marks.carried,
-            self._set_aside.all(),
-        )
+        records = self._records(survey.positions, kept)
+        return self._recovered(state, start.number, records, damage, self._left_out())
 
     def _newest_state(
         self, claim: int, aside: str, damage: list[Damage], spoilt: list[Taken]
@@ -229,98 +165,36 @@ class ObjectsJournal:
                 room -= len(found.data)
         return survey, kept
 
-    def _damage_of_the_log(self, survey: Survey, noted: int) -> list[Damage]:
-        missing = max(survey.highest, noted) - survey.number
-        if survey.problem is None and not noted:
-            return []
-        problem = survey.problem or "a tracker has found that the store had lost records"
-        lost = missing if missing > 0 else None
-        kept = f"log/, from entry {survey.broken_at} on" if survey.problem is not None else ""
-        return [Damage(self._where, problem, survey.number + 1, lost, kept)]
-
     def _records(self, positions: Sequence[int], kept: dict[int, Entry]) -> Iterator[Record]:
         for position in positions:
-            try:
+            with self._asking():
                 found = kept.pop(position, None) or self._log.read(position)
-            except StoreError as error:
-                raise self._unusable(error) from error
             if not isinstance(found, Entry):
                 raise JournalError(f"entry {position} of {self._where} could be read a moment ago and now cannot")
             yield from unpack(found.data)
 
-    def _loss(self, damage: list[Damage]) -> JournalLossError:
-        found = "; ".join(f"{each.file}: {each.problem}" for each in damage)
-        lost = damage[-1].lost
-        what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
-        return JournalLossError(
-            f"{what} ({found}). No record was changed. Bring the missing objects back, or start once with "
-            "--accept-loss to continue without the lost records"
-        )
-
-    # ---------------------------------------------------------------- what is left out
-
-    def replaying(self, number: int) -> None:
-        marks = self._marks
-        starts = marks.starts + 1 if number and number == marks.replayed else 1
-        # The records without an answer stay noted until the state is restored.
-        marks.note(number, starts if number else 0, sorted(marks.carried) if number else ())
-
-    def carrying(self, numbers: Sequence[int]) -> None:
-        self._marks.note(0, 0, numbers)
-
-    def set_aside(self, number: int, record: Record, why: str) -> None:
-        try:
-            self._set_aside.add(number, record, why)
-        except StoreError as error:
-            raise self._unusable(error) from error
+    def _left_out(self) -> frozenset[LeftOut]:
+        names = ((name.rpartition("/")[2], name) for name in self._objects.names("set-aside"))
+        contents = ((number, self._objects.get(name)) for number, name in names if number.isdecimal())
+        return left_out((int(number), content) for number, content in contents if content is not None)
 
     # ---------------------------------------------------------------- writing
 
+    def _keep_aside(self, number: int, text: str) -> None:
+        self._objects.put(f"set-aside/{number}", text.encode())
+
     def append(self, records: Sequence[Record]) -> int:
-        if self._closed:
-            raise JournalError(f"the journal {self._where} is closed")
-        if self._gone is not None:
-            raise self._gone
         begins = self._log.is_unwritten
-        try:
-            number = self._log.append(records)
-        except JournalGoneError as error:
-            self._is_gone(error)
-            raise
+        number = super().append(records)
         if begins:
             self._marks.begin(self._log.term)
         return number
 
-    def snapshot(self, number: int, state: Any) -> int:
-        try:
-            position = self._log.position_of(number)
-            size, not_needed = self._snapshots.write(position, number, state, self._log.look)
-            self._log.trim(not_needed)
-        except JournalGoneError as error:
-            self._is_gone(error)
-            raise
-        except StoreError as error:
-            raise self._unusable(error) from error
+    def _snapshot(self, number: int, state: Any) -> int:
+        position = self._log.position_of(number)
+        size, not_needed = self._snapshots.write(position, number, state, self._log.look)
+        self._log.trim(not_needed)
         return size
-
-    def close(self) -> None:
-        self._release(self._lease.close)
-
-    def _release(self, lease: Callable[[], None]) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        lease()
-        self._marks.close()
-        self._log.close()
-
-    def _is_gone(self, error: JournalGoneError) -> None:
-        self.interrupt()
-        with self._telling:
-            if self._gone is None:
-                self._gone = error
-                if self._tell is not None:
-                    self._tell(error)
 
     def _unusable(self, error: StoreError) -> JournalError:
         return unusable(self._where, error)

@@ -18,8 +18,8 @@ from typing import Final
 
 from tracker.store import ConditionalStore, NoAnswerError, StoreError
 
-from ..holder import describe, is_dead
 from ..interface import JournalGoneError, JournalLockedError
+from ..replicated import describe, is_dead
 from .entries import Entry
 from .log import Found, Log
 from .snapshots import ObjectsSnapshots

@@ -24,12 +24,13 @@ from tracker.store import ConditionalStore, NoAnswerError, RefusedError
 
 from ..groups import pack
 from ..interface import JournalError, JournalFullError, JournalGoneError, Record
+from ..replicated import insist
 from .entries import Entry, EntryDamagedError, claim_name, name_of, position_of
 
 log = logging.getLogger("tracker.journal")
 
 _AT_ONCE: Final = 16  # entries that are read at once: one has up to 32 MiB
-_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts of a write
+_PAUSE_S: Final = 0.02  # between two attempts of a claim
 _CLAIM_ATTEMPTS: Final = 5
 LOSS: Final = "lost"  #: the object that names the records that were acknowledged and are lost
 
@@ -188,33 +189,28 @@ class Log:
     def _insist(self, position: int, content: bytes) -> None:
         """Create an entry, and repeat that until it is known to be there."""
         name = name_of(position)
-        pause, unsure, complaint = _PAUSE_S, False, ""
-        while True:
+        unsure = False  # whether an earlier attempt may have had an effect
+
+        def attempt() -> str:
+            nonlocal unsure
             try:
                 if self._objects.create(name, content):
-                    break
+                    return ""
                 found = self._objects.get(name)
-                if found == content:  # an earlier attempt had an effect
-                    break
-                if found is not None:
-                    self._moved(self._decode(position, found))
-                problem = "the store has it and does not return it"
             except NoAnswerError as error:
-                problem, unsure = str(error), True
+                unsure = True
+                return str(error)
             except RefusedError as error:
                 if not unsure:
                     raise self._failure(error) from error
-                problem = str(error)
-            if problem != complaint:
-                log.warning("%s: %s; the write is repeated until it is durable", self._where, problem)
-                complaint = problem
-            if self._interrupted.wait(pause):
-                raise JournalGoneError(
-                    f"{self._where} has not made the last commands durable ({problem}); whether they count is unknown"
-                )
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-        if complaint:
-            log.info("%s has made the write durable", self._where)
+                return str(error)
+            if found is None:
+                return "the store has it and does not return it"
+            if found != content:
+                self._moved(self._decode(position, found))
+            return ""
+
+        insist(self._where, attempt, self._interrupted)
 
     def _moved(self, found: Found) -> NoReturn:
         """Raise what it means that another entry is where this tracker would write.

@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..mark import Mark
+from ..mark import Mark, Marked
 
 log = logging.getLogger("tracker.journal")
 
@@ -27,17 +26,14 @@ class Marks:
         where: the journal's address.
 
     Attributes:
-        replayed: the record at whose replay the last start on this machine ended; 0: it did not end at one.
-        starts: how many starts in a row have ended there.
-        carried: the records that were being carried out when the last leader's process ended: no caller had an answer.
+        found: what the last leader's process on this machine has noted.
     """
 
     def __init__(self, folder: str, where: str) -> None:
         self._base = Path(folder) / hashlib.sha256(where.encode()).hexdigest()[:16]
         self._mark: Mark | None = None
         self._term = 0
-        self.replayed = self.starts = 0
-        self.carried: frozenset[int] = frozenset()
+        self.found = Marked()
 
     def read(self, term: int) -> None:
         """Read the notes about the commands of a term, and continue them.
@@ -47,7 +43,7 @@ class Marks:
         """
         self._open(term)
         if self._mark is not None:
-            self.replayed, self.starts, self.carried = self._mark.replayed, self._mark.starts, self._mark.carried
+            self.found = self._mark.marked
 
     def begin(self, term: int) -> None:
         """Note what is done in a new term from now on, and remove the notes of the one before."""
@@ -56,10 +52,10 @@ class Marks:
         with suppress(OSError):
             past.unlink()
 
-    def note(self, replayed: int, starts: int, carried: Sequence[int]) -> None:
-        """Note what is about to be done; see `Mark.note`."""
+    def note(self, marked: Marked) -> None:
+        """Note what is about to be done."""
         if self._mark is not None:
-            self._mark.note(replayed, starts, carried)
+            self._mark.note(marked)
 
     def close(self) -> None:
         """Close the file."""

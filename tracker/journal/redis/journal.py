@@ -5,25 +5,19 @@ See `scripts` for the keys and the atomic steps, and docs/howto/journals.md for 
 
 from __future__ import annotations
 
-import base64
-import json
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
 import redis
 
 from ..comparing import Known, Relation
 from ..groups import unpack
-from ..heldback import Group, HeldBack
 from ..interface import (
     Damage,
     Following,
     JournalError,
     JournalGoneError,
-    JournalLossError,
     LeftOut,
     LostTrackError,
     Place,
@@ -31,6 +25,7 @@ from ..interface import (
     Recovery,
     RestoreUnfinishedError,
 )
+from ..replicated import Group, HeldBack, ReplicatedJournal, left_out
 from ..snapshots import SnapshotDamagedError
 from .address import RedisAddress
 from .confirming import Confirming
@@ -38,15 +33,13 @@ from .connecting import LOST
 from .keys import Keys
 from .lease import Lease
 from .log import Log, Reading, lost, lost_while_followed
-from .marks import Marked, Marks
+from .marks import Marks
 from .snapshots import RedisSnapshots
 from .top import NOTHING, Top
 
 
-def left_out(client: Any, key: str) -> frozenset[LeftOut]:
-    """Return the records that are left out, as the hash `key` names them."""
-    kept = ((int(number), json.loads(text)) for number, text in client.hgetall(key).items())
-    return frozenset(LeftOut(number, values["method"], values["at"]) for number, values in kept)
+def _left_out(client: Any, keys: Keys) -> frozenset[LeftOut]:
+    return left_out((int(number), text) for number, text in client.hgetall(keys.set_aside).items())
 
 
 class RedisFollowing:
@@ -83,7 +76,7 @@ class RedisFollowing:
             for group in self._reading:
                 if self._reading.claims != self._claims:  # a tracker has started, and may have left records out
                     self._claims = self._reading.claims
-                    self._left_out = left_out(self._log.client, self._keys.set_aside)
+                    self._left_out = _left_out(self._log.client, self._keys)
                 self._note(group)
                 yield from self._held_back.add(group, self._left_out)
         except redis.RedisError as error:
@@ -107,7 +100,7 @@ class RedisFollowing:
         return Known(term, number, owner)
 
 
-class RedisJournal:
+class RedisJournal(ReplicatedJournal):
     """A journal on a server of Redis (6.2 or newer) or Valkey.
 
     Args:
@@ -121,75 +114,36 @@ class RedisJournal:
     """
 
     name = "redis"
-    instant = False
-    exclusive = False
+    failures = redis.RedisError
+    remedy = "back a server that has them"
+    _log: Log
+    _lease: Lease
+    _marks: Marks
 
     def __init__(self, address: RedisAddress, follow: bool = False, restoring: bool = False) -> None:
         self._restoring = restoring
         self._accepts_loss = False
         self._keys = Keys(address)
-        self._log = Log(self._keys)
         self._snapshots = RedisSnapshots(self._keys)
-        self._marks = Marks(self._keys)
-        self._lease = Lease(self._keys)
         self._confirming = Confirming(self._keys)
-        self._gone: JournalGoneError | None = None
-        self._tell: Callable[[JournalGoneError], None] | None = None
-        self._telling = threading.Lock()
-        self._closed = False
-        try:
+        log, marks = Log(self._keys), Marks(self._keys)
+        parts = (self._confirming, marks, self._snapshots, log)
+        super().__init__(str(address), log, Lease(self._keys), marks, parts)
+        with self._opening():
             self._log.check()
             if not follow:
                 self._lease.acquire()
-        except redis.RedisError as error:
-            self.close()
-            raise self._unusable(error) from error
-        except BaseException:
-            self.close()
-            raise
 
-    def confirm(self) -> None:
-        if self._gone is None:
-            acknowledged = self._log.last
-            try:
-                top = self._confirming.top()
-            except redis.RedisError as error:
-                raise self._unusable(error) from error
-            self._look(acknowledged, top)
-        if self._gone is not None:
-            raise self._gone
-
-    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
-        with self._telling:
-            self._tell = gone
-            if self._gone is not None:
-                gone(self._gone)
-
-    def interrupt(self) -> None:
-        self._log.interrupt()
-
-    # ---------------------------------------------------------------- standing by
+    def _confirm(self) -> None:
+        acknowledged = self._log.last
+        self._look(acknowledged, self._confirming.top())
 
     def follow(self) -> tuple[Any, Following]:
-        try:
+        with self._asking():
             state, number, entry, _ = self._newest_snapshot("")
-        except redis.RedisError as error:
-            raise self._unusable(error) from error
         return state, RedisFollowing(self._log, self._keys, Place(entry, number))
 
-    def try_to_own(self) -> bool:
-        try:
-            return self._lease.try_to_acquire(announce=True)
-        except redis.RedisError as error:
-            raise self._unusable(error) from error
-
     # ---------------------------------------------------------------- reading
-
-    def recover(self, accept_loss: bool = False, followed: Place | None = None) -> Recovery:
-        try:
-            return self._recover(accept_loss, followed)
-        except redis.RedisError as error:
-            raise self._unusable(error) from error
 
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
         if not self._restoring and self._log.client.hget(self._keys.top, "restoring") is not None:
@@ -207,10 +161,11 @@ class RedisJournal:
             pass
         if followed is not None and reading.problem is not None and self._newest_snapshot(aside)[1] > number:
             raise LostTrackError(f"what follows in {self._keys.address} was removed, since a newer snapshot covers it")
-        found_wrong = [*damage, *self._damage_of_the_log(reading, top, aside)]
-        if not accept_loss and any(each.lost != 0 for each in found_wrong):
-            raise self._loss(found_wrong)
-        if reading.problem is not None or reading.number < top.last:
+        problem = reading.problem or ("its end is missing" if reading.number < top.last else None)
+        kept = f"{aside}:log" if reading.problem is not None else ""
+        found_wrong = [*damage, *self._damage_of_the_log(problem, reading.number, top.last, top.lost, kept)]
+        self._check_loss(found_wrong, accept_loss)
+        if problem is not None:
             self._log.cut(reading.entry, f"{aside}:log")
             self._log.claim(self._lease.holder, accept_loss, reading.number)
         self._marks.read()
@@ -219,29 +174,8 @@ class RedisJournal:
         self._marks.begin(self._log.term)
         self._lease.watch(lambda: self._log.last, self._look, self._log.term)
         self._snapshots.clear()
-        found = self._marks.found
-        return Recovery(
-            state,
-            number,
-            self._records(self._log.read(entry, number), reading.number),
-            tuple(found_wrong),
-            found.replayed,
-            found.starts,
-            frozenset(found.carried),
-            left_out(self._log.client, self._keys.set_aside),
-        )
-
-    def _damage_of_the_log(self, reading: Reading, top: Top, aside: str) -> list[Damage]:
-        problem = reading.problem
-        if problem is None and reading.number < top.last:
-            problem = "its end is missing"
-        missing = max(top.last, top.lost) - reading.number
-        if problem is None and missing <= 0 and not top.lost:
-            return []
-        kept = f"{aside}:log" if reading.problem is not None else ""
-        reason = problem or "the server has lost the end of the log, which was noted"
-        lost = missing if missing > 0 else None
-        return [Damage(str(self._keys.address), reason, reading.number + 1, lost, kept)]
+        records = self._records(self._log.read(entry, number), reading.number)
+        return self._recovered(state, number, records, found_wrong, _left_out(self._log.client, self._keys))
 
     def _newest_snapshot(self, aside: str) -> tuple[Any, int, str, list[Damage]]:
         """Return the newest readable snapshot, its record and entry, and the damage of newer ones."""
@@ -260,87 +194,20 @@ class RedisJournal:
     def _records(self, reading: Reading, last: int) -> Iterator[Record]:
         """Return the records up to record `last`, in order."""
         if reading.number < last:
-            try:
+            with self._asking():
                 for group in reading:
                     yield from unpack(group.data)
                     if reading.number == last:
                         return
-            except redis.RedisError as error:
-                raise self._unusable(error) from error
             raise JournalError(f"{self._keys.address} could be read a moment ago and now cannot: {reading.problem}")
-
-    def _loss(self, damage: list[Damage]) -> JournalLossError:
-        found = "; ".join(f"{each.file}: {each.problem}" for each in damage)
-        lost = damage[-1].lost
-        what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
-        return JournalLossError(
-            f"{what} ({found}). No record was changed. Bring back a server that has them, or start once with "
-            "--accept-loss to continue without the lost records"
-        )
-
-    # ---------------------------------------------------------------- what is left out
-
-    def replaying(self, number: int) -> None:
-        found = self._marks.found
-        starts = found.starts + 1 if number and number == found.replayed else 1
-        # The records without an answer stay noted until the state is restored.
-        self._marks.note(Marked(number, starts if number else 0, found.carried if number else ()))
-
-    def carrying(self, numbers: Sequence[int]) -> None:
-        self._marks.note(Marked(carried=tuple(numbers)))
-
-    def set_aside(self, number: int, record: Record, why: str) -> None:
-        text = {
-            "method": record.method,
-            "at": record.at,
-            "why": why,
-            "payload": base64.b64encode(record.payload).decode(),
-        }
-        try:
-            self._log.client.hset(self._keys.set_aside, str(number), json.dumps(text))
-        except redis.RedisError as error:
-            raise self._unusable(error) from error
 
     # ---------------------------------------------------------------- writing
 
-    def append(self, records: Sequence[Record]) -> int:
-        if self._closed:
-            raise JournalError(f"the journal {self._keys.address} is closed")
-        if self._gone is not None:
-            raise self._gone
-        try:
-            return self._log.append(records)
-        except JournalGoneError as error:
-            self._is_gone(error)
-            raise
+    def _keep_aside(self, number: int, text: str) -> None:
+        self._log.client.hset(self._keys.set_aside, str(number), text)
 
-    def snapshot(self, number: int, state: Any) -> int:
-        try:
-            return self._snapshots.write(self._log.term, number, state)
-        except JournalGoneError as error:
-            self._is_gone(error)
-            raise
-
-    def standby(self) -> str:
-        try:
-            return self._lease.standby()
-        except redis.RedisError as error:
-            raise self._unusable(error) from error
-
-    def hand_over(self) -> None:
-        with suppress(redis.RedisError):  # then the lease runs out, and the standby gets it a little later
-            self._lease.hand_over()
-        self.close()
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._lease.close()
-        self._confirming.close()
-        self._marks.close()
-        self._snapshots.close()
-        self._log.close()
+    def _snapshot(self, number: int, state: Any) -> int:
+        return self._snapshots.write(self._log.term, number, state)
 
     def _look(self, acknowledged: int, top: Top) -> None:
         """Find out what the end of the log tells: an idle tracker must notice, too, that it has lost the log."""
@@ -352,14 +219,6 @@ class RedisJournal:
                 self._log.moved()
         except JournalGoneError as error:
             self._is_gone(error)
-
-    def _is_gone(self, error: JournalGoneError) -> None:
-        self.interrupt()
-        with self._telling:
-            if self._gone is None:
-                self._gone = error
-                if self._tell is not None:
-                    self._tell(error)
 
     def _unusable(self, error: redis.RedisError) -> JournalError:
         where = self._keys.address

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import redis
 
-from ..holder import describe, is_dead, new_holder
 from ..interface import JournalLockedError
+from ..replicated import describe, is_dead, new_holder
 from . import scripts
 from .connecting import connect
 from .keys import Keys
@@ -63,17 +63,17 @@ class Lease:
                 )
             self._closed.wait(_LOOK_S)
 
-    def try_to_acquire(self, announce: bool = False) -> bool:
+    def try_to_acquire(self, waits: bool = False) -> bool:
         """Try to get the lease, and return whether that succeeded; then renew it.
 
         Args:
-            announce: note that this process is a standby, which follows the log.
+            waits: note that this process is a standby, which follows the log.
 
         Raises:
             redis.RedisError: the server cannot be used.
         """
         dead = self._other if is_dead(self._other) else ""
-        announce = announce and time.monotonic() - self._announced > self._ms / 1000 / _RENEWALS
+        announce = waits and time.monotonic() - self._announced > self._ms / 1000 / _RENEWALS
         self._other = self._try(dead, announce)
         if announce:
             self._announced = time.monotonic()
@@ -107,13 +107,11 @@ class Lease:
         return describe(holder.decode()) if holder else ""
 
     def hand_over(self) -> None:
-        """Stop renewing the lease, and give it to the standby.
-
-        Raises:
-            redis.RedisError: the server cannot be used; the lease runs out.
-        """
+        """Give the lease to the standby, and close the connection. A server that cannot be used lets it run out."""
         self._stop_renewing()
-        self._client.eval(scripts.HAND_OVER, 2, self._keys.lease, self._keys.standby, self.holder, self._ms)
+        with suppress(redis.RedisError):
+            self._client.eval(scripts.HAND_OVER, 2, self._keys.lease, self._keys.standby, self.holder, self._ms)
+        self.close()
 
     def close(self) -> None:
         """Give the lease back, if it is this tracker's, and close the connection."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -11,7 +10,6 @@ import redis
 
 from ..comparing import Known, Relation, compare
 from ..groups import checksum, pack
-from ..heldback import Group
 from ..interface import (
     JournalError,
     JournalFullError,
@@ -20,16 +18,14 @@ from ..interface import (
     JournalLossError,
     Record,
 )
+from ..replicated import Group, insist
 from . import scripts
 from .connecting import LOST, connect, is_full, is_soon
 from .durability import Durability
 from .keys import Keys
 from .top import NOTHING, Top
 
-log = logging.getLogger("tracker.journal")
-
 _BATCH: Final = 8  # entries that are read at once: one has up to 32 MiB
-_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts of a write
 
 
 class Reading:
@@ -212,22 +208,14 @@ class Log:
         entry, data = f"{self.term}-{number}", pack(records)
         sum_ = checksum(self.last + 1, len(records), data)
         arguments = [entry, self._entry, number, len(records), sum_, data, int(self._accepts)]
-        pause, unsure, complaint = _PAUSE_S, False, ""
-        while True:
+        unsure = False
+
+        def attempt() -> str:
+            nonlocal unsure
             missing, unsure = self._attempt(arguments, unsure)
-            if not missing:
-                break
-            if missing != complaint:
-                log.warning("%s: %s; the write is repeated until it is durable", self._keys.address, missing)
-                complaint = missing
-            if self._interrupted.wait(pause):
-                raise JournalGoneError(
-                    f"{self._keys.address} has not made the last commands durable ({missing}); whether they count is "
-                    "unknown"
-                )
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-        if complaint:
-            log.info("%s has made the write durable", self._keys.address)
+            return missing
+
+        insist(str(self._keys.address), attempt, self._interrupted)
         self._entry, self.last, self._accepts = entry, number, False
         return number
 

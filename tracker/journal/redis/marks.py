@@ -8,31 +8,16 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import redis
 
+from ..mark import Marked
 from .connecting import connect
 from .keys import Keys
 
 _SEND_S: Final = 0.5  # seconds until a mark is given up: then there is something else to worry about
 _MOST: Final = 30  # the most commands under way that are noted
-
-
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """What the last process has noted before it ended.
-
-    Args:
-        replayed: the record at whose replay it ended; 0: it did not end at one.
-        starts: how many starts in a row have ended there.
-        carried: the records that were being carried out: no caller had an answer to them.
-    """
-
-    replayed: int = 0
-    starts: int = 0
-    carried: tuple[int, ...] = ()
 
 
 class Marks:

@@ -1,0 +1,388 @@
+"""A journal on a store that several machines reach, so that another one takes over: what does not depend on the store.
+
+A tracker becomes the owner by a claim in the log, which begins a term. The lease only decides who may claim, and when.
+An owner that was replaced while it slept, or was cut off, learns that at its next write, look or question, and is gone:
+it answers nothing more.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
+
+from .groups import unpack
+from .interface import (
+    Damage,
+    JournalError,
+    JournalGoneError,
+    JournalLossError,
+    LeftOut,
+    Place,
+    Record,
+    Recovery,
+)
+from .mark import Marked
+
+log = logging.getLogger("tracker.journal")
+
+_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts of a write
+_HELD_BACK: Final = 2  # groups
+
+
+class Log(Protocol):
+    """The log, as its owner needs it."""
+
+    def append(self, records: Sequence[Record]) -> int: ...
+
+    def interrupt(self) -> None: ...
+
+
+class Lease(Protocol):
+    """The right to claim the log."""
+
+    def acquire(self) -> None: ...
+
+    def try_to_acquire(self, waits: bool = False) -> bool: ...
+
+    def standby(self) -> str: ...
+
+    def hand_over(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Marks(Protocol):
+    """The notes of the last process about what it did, and this one's."""
+
+    found: Marked
+
+    def note(self, marked: Marked) -> None: ...
+
+
+class Closable(Protocol):
+    """Something with a connection, a thread or a file."""
+
+    def close(self) -> None: ...
+
+
+class ReplicatedJournal(ABC):
+    """A journal that one process owns, and others follow.
+
+    Args:
+        where: its address, for messages.
+        log: the log.
+        lease: the lease.
+        marks: the marks.
+        parts: closed after the lease, in order.
+    """
+
+    instant = False
+    exclusive = False
+    failures: ClassVar[type[Exception]]  #: of requests to the store
+    remedy: ClassVar[str]  #: of a loss
+
+    def __init__(self, where: str, log: Log, lease: Lease, marks: Marks, parts: Iterable[Closable]) -> None:
+        self._where = where
+        self._log = log
+        self._lease = lease
+        self._marks = marks
+        self._parts = parts
+        self._gone: JournalGoneError | None = None
+        self._tell: Callable[[JournalGoneError], None] | None = None
+        self._telling = threading.Lock()
+        self._closed = False
+
+    # ---------------------------------------------------------------- the store's part
+
+    @abstractmethod
+    def _unusable(self, error: Any) -> JournalError:
+        """Return what a failure of the store means."""
+
+    @abstractmethod
+    def _confirm(self) -> None:
+        """Make sure that nobody else owned the log when the call began, or raise `JournalGoneError`."""
+
+    @abstractmethod
+    def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
+        """Claim the log, read it, and repair what is damaged."""
+
+    @abstractmethod
+    def _snapshot(self, number: int, state: Any) -> int:
+        """Keep a state."""
+
+    @abstractmethod
+    def _keep_aside(self, number: int, text: str) -> None:
+        """Leave a record out from now on."""
+
+    # ---------------------------------------------------------------- owning
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Let failures of the store become errors of the journal."""
+        try:
+            yield
+        except self.failures as error:
+            raise self._unusable(error) from error
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Close what is open already if something fails."""
+        try:
+            with self._asking():
+                yield
+        except BaseException:
+            self.close()
+            raise
+
+    def try_to_own(self) -> bool:
+        with self._asking():
+            return self._lease.try_to_acquire(waits=True)
+
+    def confirm(self) -> None:
+        if self._gone is None:
+            try:
+                with self._asking():
+                    self._confirm()
+            except JournalGoneError as error:
+                self._is_gone(error)
+        if self._gone is not None:
+            raise self._gone
+
+    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
+        with self._telling:
+            self._tell = gone
+            if self._gone is not None:
+                gone(self._gone)
+
+    def interrupt(self) -> None:
+        self._log.interrupt()
+
+    def _is_gone(self, error: JournalGoneError) -> None:
+        self.interrupt()
+        with self._telling:
+            if self._gone is None:
+                self._gone = error
+                if self._tell is not None:
+                    self._tell(error)
+
+    def standby(self) -> str:
+        with self._asking():
+            return self._lease.standby()
+
+    def hand_over(self) -> None:
+        self._release(self._lease.hand_over)
+
+    def close(self) -> None:
+        self._release(self._lease.close)
+
+    def _release(self, lease: Callable[[], None]) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        lease()
+        for part in self._parts:
+            part.close()
+
+    # ---------------------------------------------------------------- reading
+
+    def recover(self, accept_loss: bool = False, followed: Place | None = None) -> Recovery:
+        with self._asking():
+            return self._recover(accept_loss, followed)
+
+    def _recovered(
+        self, state: Any, number: int, records: Iterator[Record], damage: Sequence[Damage], left_out: frozenset[LeftOut]
+    ) -> Recovery:
+        found = self._marks.found
+        return Recovery(
+            state, number, records, tuple(damage), found.replayed, found.starts, frozenset(found.carried), left_out
+        )
+
+    def _damage_of_the_log(self, problem: str | None, number: int, highest: int, noted: int, kept: str) -> list[Damage]:
+        """Return how the log is damaged.
+
+        Args:
+            problem: why it does not continue after the last record that counts; None: it ends there.
+            number: of that record.
+            highest: the number of any record that was seen.
+            noted: the number up to which a tracker has noted records as lost; 0: none.
+            kept: where the records behind that record are.
+        """
+        if problem is None and not noted:
+            return []
+        missing = max(highest, noted) - number
+        reason = problem or "the store has lost acknowledged records, as a tracker has noted"
+        return [Damage(self._where, reason, number + 1, missing if missing > 0 else None, kept)]
+
+    def _check_loss(self, damage: Sequence[Damage], accepted: bool) -> None:
+        """Raise an error if acknowledged records are lost, and that is not accepted."""
+        if accepted or all(each.lost == 0 for each in damage):
+            return
+        found = "; ".join(f"{each.file}: {each.problem}" for each in damage)
+        lost = damage[-1].lost
+        what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
+        raise JournalLossError(
+            f"{what} ({found}). No record was changed. Bring {self.remedy}, or start once with --accept-loss to "
+            "continue without the lost records"
+        )
+
+    # ---------------------------------------------------------------- writing
+
+    def replaying(self, number: int) -> None:
+        self._marks.note(self._marks.found.replaying(number))
+
+    def carrying(self, numbers: Sequence[int]) -> None:
+        self._marks.note(Marked(carried=tuple(numbers)))
+
+    def set_aside(self, number: int, record: Record, why: str) -> None:
+        payload = base64.b64encode(record.payload).decode()
+        text = {"method": record.method, "at": record.at, "why": why, "payload": payload}
+        with self._asking():
+            self._keep_aside(number, json.dumps(text))
+
+    def append(self, records: Sequence[Record]) -> int:
+        if self._closed:
+            raise JournalError(f"the journal {self._where} is closed")
+        if self._gone is not None:
+            raise self._gone
+        try:
+            return self._log.append(records)
+        except JournalGoneError as error:
+            self._is_gone(error)
+            raise
+
+    def snapshot(self, number: int, state: Any) -> int:
+        try:
+            with self._asking():
+                return self._snapshot(number, state)
+        except JournalGoneError as error:
+            self._is_gone(error)
+            raise
+
+
+def left_out(texts: Iterable[tuple[int, bytes]]) -> frozenset[LeftOut]:
+    """Return the records that are left out, as `ReplicatedJournal.set_aside` has described them, by number."""
+    found = ((number, json.loads(text)) for number, text in texts)
+    return frozenset(LeftOut(number, values["method"], values["at"]) for number, values in found)
+
+
+def insist(where: str, attempt: Callable[[], str], interrupted: threading.Event) -> None:
+    """Repeat a write until it is durable, however long that takes.
+
+    Args:
+        where: the journal, for messages.
+        attempt: writes, and returns what is missing; empty: nothing.
+        interrupted: ends it.
+
+    Raises:
+        JournalGoneError: it was interrupted.
+    """
+    pause, complaint = _PAUSE_S, ""
+    while missing := attempt():
+        if missing != complaint:
+            log.warning("%s: %s; the write is repeated until it is durable", where, missing)
+            complaint = missing
+        if interrupted.wait(pause):
+            raise JournalGoneError(
+                f"{where} has not made the last commands durable ({missing}); whether they count is unknown"
+            )
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+    if complaint:
+        log.info("%s has made the write durable", where)
+
+
+# -------------------------------------------------------------------- following
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An entry of a log with records."""
+
+    entry: str
+    first: int  #: the number of its first record
+    data: bytes
+
+
+class HeldBack:
+    """The groups that were read and not replayed yet.
+
+    The leader appends a group once it has carried out the one before the last. So a command that ends the process does
+    not end the standby's, too: whoever recovers leaves it out.
+
+    Args:
+        place: where reading begins.
+
+    Attributes:
+        place: up to where records were returned.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._groups: deque[Group] = deque()
+        self.place = place
+
+    def add(self, group: Group, left_out: Collection[LeftOut]) -> Iterator[tuple[int, Record]]:
+        """Add the next group, and return the records that may be replayed now, with their numbers.
+
+        Args:
+            group: the next one.
+            left_out: records that are not to be replayed.
+        """
+        self._groups.append(group)
+        while len(self._groups) > _HELD_BACK:
+            oldest = self._groups.popleft()
+            number = oldest.first - 1
+            for number, record in enumerate(unpack(oldest.data), oldest.first):
+                if LeftOut.of(number, record) not in left_out:
+                    yield number, record
+            self.place = Place(oldest.entry, number)
+
+
+# -------------------------------------------------------------------- who holds a journal
+
+
+def new_holder() -> str:
+    """Return a description of this process, as JSON that people can read. No two calls return the same."""
+    here = {"host": socket.gethostname(), "pid": os.getpid(), "machine": _machine(), "name": secrets.token_hex(4)}
+    return json.dumps(here)
+
+
+def is_dead(holder: str) -> bool:
+    """Tell whether a holder was a process of this machine that has ended."""
+    try:
+        held = json.loads(holder)
+        if not held["machine"] or held["machine"] != _machine():
+            return False
+        os.kill(held["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, KeyError, TypeError, OSError):
+        return False
+    return False
+
+
+def describe(holder: str) -> str:
+    """Return a holder's process and host, for people."""
+    try:
+        held = json.loads(holder)
+        return f"process {held['pid']} on {held['host']}"
+    except (ValueError, KeyError, TypeError):
+        return holder
+
+
+def _machine() -> str:
+    """Return what two processes have in common that see each other's process numbers; empty: it cannot be found out."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
