@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     from spark_client.api.snapshots import Snapshot, Snapshots
     from spark_client.api.streams import TrackedStream
     from spark_client.api.writer import NativeWriter, TrackedWriter
-    from spark_client.channels.channel import Channel
-    from spark_client.channels.database import TableChannel, channel_tables
-    from spark_client.channels.files import FileChannel
-    from spark_client.channels.kafka import KafkaChannel
     from spark_client.columns import TRACKER
     from spark_client.datasource.events import TrackerDataSource, register
     from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
+    from spark_client.destinations.channel import Channel
+    from spark_client.destinations.file_channel import FileChannel
+    from spark_client.destinations.kafka_channel import KafkaChannel
+    from spark_client.destinations.sink import Sink
+    from spark_client.destinations.table import Table, Tables, epochs_table
+    from spark_client.destinations.table_channel import TableChannel, channel_tables
+    from spark_client.destinations.topic import Topic
     from spark_client.errors import TrackingError, UsageError
     from spark_client.fronts.control_table import ControlTable
     from spark_client.fronts.end_offsets import EndOffsets, end_offsets
@@ -48,7 +51,6 @@ if TYPE_CHECKING:
     from spark_client.fronts.success_markers import SuccessMarkers
     from spark_client.plan.keyed import SubstreamEnd, SubstreamKey, SubstreamProcessor
     from spark_client.plan.labels import child_label, source_label
-    from spark_client.plan.outputs import Sink
     from spark_client.plan.resultfunctions import FinishedGroup
     from spark_client.release.ledger import LEDGER_SCHEMA, ledger
     from spark_client.release.quarantine import LATE_SCHEMA
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
     from spark_client.shadow.job import ShadowedJob
     from spark_client.shadow.picture import draw_shadow_report
     from spark_client.shadow.report import shadow_report
-    from spark_client.sinks.tables import Table, Tables, epochs_table
-    from spark_client.sinks.topics import Topic
     from spark_client.windows.calendars import calendar
     from spark_client.windows.nested import nested
     from spark_client.windows.sessions import session
@@ -134,16 +134,16 @@ __all__ = [
 #: Where each of them is, and what it is called there if not the same.
 _ORIGINS: Final = {
     "Aggregate": "aggregates.aggregate",
-    "Channel": "channels.channel",
+    "Channel": "destinations.channel",
     "ControlTable": "fronts.control_table",
     "Counts": "fronts.schedule",
     "EndOffsets": "fronts.end_offsets",
     "EVENT_SCHEMA": "datasource.rows",
-    "FileChannel": "channels.files",
+    "FileChannel": "destinations.file_channel",
     "FinishedGroup": "plan.resultfunctions",
     "Front": "fronts.front",
     "Frontier": "fronts.frontier:BoundedOutOfOrderness",
-    "KafkaChannel": "channels.kafka",
+    "KafkaChannel": "destinations.kafka_channel",
     "KeyedResults": "api.keyed",
     "KeyedWriter": "api.keyed",
     "LATE_SCHEMA": "release.quarantine",
@@ -159,7 +159,7 @@ _ORIGINS: Final = {
     "Schedule": "fronts.schedule",
     "SeveralWriter": "api.multi_output",
     "ShadowedJob": "shadow.job",
-    "Sink": "plan.outputs",
+    "Sink": "destinations.sink",
     "Snapshot": "api.snapshots",
     "Snapshots": "api.snapshots",
     "Substream": "windows.substreams",
@@ -169,22 +169,22 @@ _ORIGINS: Final = {
     "Substreams": "windows.substreams",
     "TRACKER": "columns",
     "SuccessMarkers": "fronts.success_markers",
-    "Table": "sinks.tables",
-    "TableChannel": "channels.database",
-    "Tables": "sinks.tables",
-    "Topic": "sinks.topics",
+    "Table": "destinations.table",
+    "TableChannel": "destinations.table_channel",
+    "Tables": "destinations.table",
+    "Topic": "destinations.topic",
     "TrackedStream": "api.streams",
     "TrackedWriter": "api.writer",
     "TrackerDataSource": "datasource.events",
     "Tracking": "api.session",
     "TrackingError": "errors",
     "UsageError": "errors",
-    "channel_tables": "channels.database",
+    "channel_tables": "destinations.table_channel",
     "calendar": "windows.calendars",
     "child_label": "plan.labels",
     "draw_shadow_report": "shadow.picture",
     "end_offsets": "fronts.end_offsets",
-    "epochs_table": "sinks.tables",
+    "epochs_table": "destinations.table",
     "ledger": "release.ledger",
     "nested": "windows.nested",
     "register": "datasource.events",

@@ -16,17 +16,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_client.api.keyed import KeyedWriter, check_provider
 from spark_client.api.multi_output import SeveralWriter
 from spark_client.api.places import Places
-from spark_client.api.queryoptions import OWN
 from spark_client.api.readers import Readable, Reader, SourceReader, events_of, wake_ups
 from spark_client.api.writer import TrackedWriter
 from spark_client.columns import TRACKER, session_zone
 from spark_client.counting.probes import TaskPromises
 from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
+from spark_client.destinations.destination import Destination
+from spark_client.destinations.several import SeveralDestinations
 from spark_client.errors import UsageError, torn
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
-from spark_client.plan.outputs import check_early, check_revised, check_sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.stateshapes import placed
@@ -37,17 +37,7 @@ from spark_client.runtime import declared
 from spark_client.runtime.definition import Definition
 from spark_client.runtime.metrics import JobMetrics
 from spark_client.runtime.queries import FunctionQuery, NativeQuery, Read
-from spark_client.runtime.queryplan import (
-    Destination,
-    JobSettings,
-    QueryPlan,
-    ToChannels,
-    ToFiles,
-    ToFunction,
-    ToSeveral,
-    ToSink,
-)
-from spark_client.sinks.outputs import FileOutput
+from spark_client.runtime.queryplan import JobSettings, QueryPlan
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
 from spark_client.storage.directories import check_store, local_path, read_json
@@ -88,16 +78,12 @@ class Assembly:
             UsageError: something does not fit, or cannot be written.
         """
         if isinstance(writer, TrackedWriter):
-            return self._plan(writer, checkpoint, writer.options_given, self._destination(writer, checkpoint))
+            return self._plan(writer, checkpoint, writer.options_given, writer.destination(kept_at(checkpoint, "")))
         plans = []
         for name, places in writer.outputs.items():
             given = list(places.values())
-            to = ToSeveral(
-                tuple(
-                    (place, _out_of_the_job(self._destination(each, checkpoint, name)))
-                    for place, each in places.items()
-                )
-            )
+            kept = kept_at(checkpoint, name)
+            to = SeveralDestinations({place: each.destination(kept) for place, each in places.items()})
             options = {
                 **{key: value for each in given for key, value in each.options_given.items()},
                 **writer.options_given,
@@ -111,6 +97,7 @@ class Assembly:
     ) -> QueryPlan:
         """Return the plan of a query that passes its rows on, or of one release."""
         release = writer.release
+        to.check(writer.schema, release, self.spark)
         late = local_path(options.get("late_path") or checkpoint / "tracker" / "late", "late_path")
         check_store(late, "late_path")
         if release is not None:
@@ -130,7 +117,7 @@ class Assembly:
             upstream=tuple(self.graph.leading_to(stream.segment)),
             connected=tuple(self.graph.connected(stream.segment)),
             origins={each: self.graph.trusts.get(each, "") for each in self.graph.origins_of(stream.segment)},
-            state_segment=state_segment(release) if release is not None and writer.routes else None,
+            state_segment=state_segment(release) if release is not None and to.sends else None,
             name=name,
         )
 
@@ -226,32 +213,6 @@ class Assembly:
         ends = self._kept_events("Ended,Late", segment, f"state of {segment}", **{AWAITS: str(checkpoint)})
         return with_ends(keyed, stream.apply(counted).where(requirement(keyed.rule)), ends)
 
-    def _destination(self, writer: TrackedWriter, checkpoint: Path, name: str = "") -> Destination:
-        """Return where the rows go: what cannot be written there is refused."""
-        if writer.routes:
-            return ToChannels(tuple(writer.routes), writer.ordinal)
-        if writer.to_sink is not None:
-            check_sink(writer.to_sink, writer.schema, self.spark)
-            if writer.release is not None and writer.release.early is not None:
-                check_early(writer.to_sink, writer.schema, self.spark)
-            if writer.release is not None and writer.release.revisions:
-                check_revised(writer.to_sink, writer.schema, self.spark)
-            return ToSink(writer.to_sink)
-        if writer.function is not None:
-            return ToFunction(writer.function)
-        path = local_path(writer.options_given["path"], "the path of the results,")
-        check_store(path, "the path of the results,")
-        options = {key: value for key, value in writer.options_given.items() if key not in OWN}
-        early = None
-        if writer.release is not None and writer.release.early is not None:
-            given = writer.options_given.get("early_path") or kept_at(checkpoint, name) / "early"
-            early = local_path(given, "early_path")
-            check_store(early, "early_path")
-        to = ToFiles(path, writer.file_format or "parquet", options, writer.partition_columns, early)
-        output = FileOutput(to.path, to.file_format, to.options, to.partition_by)
-        output.check(writer.schema, self.spark)
-        return to
-
     def _check_declared(self, plan: QueryPlan, tracked: FunctionQuery, kept: Mapping[str, int]) -> None:
         """Check whether the query is still what it was when it wrote its checkpoint.
 
@@ -292,11 +253,6 @@ def _next_epoch(checkpoint: Path) -> int:
     """Return the epoch after the last one that Spark has committed."""
     last = last_commit(checkpoint)
     return 0 if last is None else last + 1
-
-
-def _out_of_the_job(to: Destination) -> ToSink | ToFunction | ToFiles:
-    assert isinstance(to, ToSink | ToFunction | ToFiles), "a writer of several outputs has refused channels"
-    return to
 
 
 def state_segment(release: ReleasePlan) -> str:

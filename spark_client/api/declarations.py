@@ -14,12 +14,11 @@ from spark_client.api.readers import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import Starter
-from spark_client.channels.channel import Channel
-from spark_client.channels.database import TableChannel
-from spark_client.channels.files import FileChannel
-from spark_client.channels.kafka import KafkaChannel
-from spark_client.channels.received import Received
 from spark_client.columns import TRACKER, ColumnOrName, bytewise, column, names_of, resolve
+from spark_client.destinations.channel import Channel, Received
+from spark_client.destinations.file_channel import FileChannel
+from spark_client.destinations.kafka_channel import KafkaChannel
+from spark_client.destinations.table_channel import TableChannel
 from spark_client.errors import UsageError
 from spark_client.fronts.front import Front, ManualFront
 from spark_client.plan.graph import JobGraph

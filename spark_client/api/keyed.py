@@ -14,12 +14,11 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.api.readers import Readable
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import Starter, TrackedWriter
-from spark_client.channels.channel import Channel
-from spark_client.channels.received import Received
 from spark_client.columns import TRACKER
+from spark_client.destinations.channel import Channel
+from spark_client.destinations.sink import Sink
 from spark_client.errors import UsageError
 from spark_client.plan.keyed import KeyedPlan, declare
-from spark_client.plan.outputs import Sink
 from spark_client.spark_internals.state_stores import PROVIDER, ROCKSDB, is_rocksdb, provider_of
 
 
@@ -109,7 +108,7 @@ def declared(stream: TrackedStream, processor: Any, schema: T.StructType | str) 
             "a window=(…) or a substream= of which each row has one"
         )
     check_provider(stream.readable.df.sparkSession)
-    if isinstance(source, Received) and not source.channel.exact:
+    if not source.exact:
         raise UsageError(
             f"transform_with_state: the rows of {stream.segment!r} come at least once, and the processor would be "
             "given some twice: release them, or send them through a channel of files"

@@ -110,7 +110,7 @@ def _check_writer(place: str, writer: TrackedWriter) -> None:
     """
     if writer.release is None:
         raise UsageError(f"output {place!r} sends rows on: only results of tracking.release are written together")
-    if writer.routes:
+    if writer.sends:
         raise UsageError(f"output {place!r} goes into a channel: give that release a query of its own")
     if writer.release.revisions:
         raise UsageError(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import urlparse
 
 from spark_client.errors import UsageError
-from spark_client.runtime.queryplan import Destination, QueryPlan, ToChannels, ToFiles, ToSeveral
+from spark_client.runtime.queryplan import QueryPlan
 from spark_client.storage.directories import local_path, local_pattern
 
 _WILD = re.compile(r"[*?\[{]")
@@ -86,23 +86,9 @@ def _places(plan: QueryPlan) -> Iterator[Place]:
     yield Place("late_path", _real(plan.late))
     for each in plan.releases or [plan]:
         called = f" of {each.name!r}" if each.name else ""
-        yield from (Place(f"{purpose}{called}", _real(path)) for purpose, path in _written(each.destination))
+        yield from (Place(f"{purpose}{called}", _real(path)) for purpose, path in each.destination.directories())
         if isinstance(each.receipts, str | os.PathLike):
             yield Place("the path of the receipts", _real(local_path(each.receipts, "the path of the receipts,")))
-
-
-def _written(to: Destination) -> Iterator[tuple[str, Path]]:
-    match to:
-        case ToFiles():
-            yield "the path of the results", to.path
-            if to.early is not None:
-                yield "early_path", to.early
-        case ToChannels():
-            for channel, _ in to.routes:
-                yield f"channel {channel.segment!r}", channel.path
-        case ToSeveral():
-            for name, place in to.places:
-                yield from ((f"{purpose} at {name!r}", path) for purpose, path in _written(place))
 
 
 def _read(read: Iterable[tuple[str, str]]) -> Iterator[Place]:

@@ -10,9 +10,9 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.channels.channel import Channel
 from spark_client.datasource import events
 from spark_client.datasource.options import WAKE_UP, options_of
+from spark_client.destinations.channel import Channel
 from spark_client.fronts.front import LiveFront
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream

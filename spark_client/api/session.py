@@ -466,9 +466,6 @@ class Tracking:
         checkpoint = local_path(writer.options_given["checkpointLocation"], "checkpointLocation")
         check_store(checkpoint, "checkpointLocation")
         check_start([writer.rows.plan], checkpoint, writer.name, self._running.queries, self.spark)
-        if isinstance(writer, TrackedWriter):
-            for channel, _ in writer.routes:
-                channel.check_session(self.spark)
         self.define()
         tracked, start = self._assembly.query(writer, checkpoint)
         return self._launch(tracked, start)

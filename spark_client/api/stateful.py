@@ -11,7 +11,6 @@ from spark_client.api.assembly import Assembly
 from spark_client.api.keyed import KeyedResults, declared
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, Starter
-from spark_client.channels.received import Received
 from spark_client.columns import resolve
 from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
@@ -75,7 +74,7 @@ class StatefulDeclarations:
         if not source.rule.windows:
             raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
         self._assembly.definition.require_progress()
-        if isinstance(source, Received) and not source.channel.exact:
+        if not source.exact:
             raise UsageError(
                 f"with_watermark: the rows of {stream.segment!r} come at least once, and Spark's operators would count "
                 "doubled ones: release them, or send them through a channel of files"

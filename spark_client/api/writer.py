@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,16 +15,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_client.api.queryoptions import OWN, QueryOptions
 from spark_client.api.readers import Readable
 from spark_client.api.refusals import check_operators, check_option, check_trigger
-from spark_client.channels.channel import Channel
+from spark_client.destinations.channel import Channel
+from spark_client.destinations.destination import Destination, Written
+from spark_client.destinations.formats import FORMATS
+from spark_client.destinations.routes import ChannelDestination
+from spark_client.destinations.sink import BatchFunction, FunctionDestination, Sink, SinkDestination
 from spark_client.errors import UsageError
-from spark_client.plan.outputs import BatchFunction, Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.release.declaring import results_schema
 from spark_client.storage.directories import local_path
 from spark_client.trackers.jobclient import JobClient
 from spark_client.windows.substreams import Substreams
-
-_FILES = ("parquet", "orc", "json", "csv")
 
 
 class Starter(Protocol):
@@ -87,13 +89,15 @@ class TrackedWriter(QueryOptions):
         self.release = release
         self.writes_files = self.writes_files or release is not None
         self.file_format: str | None = None
-        self.function: BatchFunction | None = None
-        self.routes: list[tuple[Channel, Column | None]] = []  #: channels, with the condition of those that have one
-        self.to_sink: Sink | None = None
+        self._destinations: dict[str, Destination] = {}  # by the method that they were given to; files have a path
         self.to_receipts: str | os.PathLike[str] | Sink | None = None
         self.given_up = False
-        self.ordinal: tuple[str, ...] = ()
         self.partition_columns: tuple[str, ...] = ()
+
+    @property
+    def sends(self) -> bool:
+        """Whether the rows go to other queries of the job."""
+        return any(to.sends for to in self._destinations.values())
 
     @property
     def schema(self) -> T.StructType:
@@ -118,9 +122,9 @@ class TrackedWriter(QueryOptions):
                 "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a "
                 "function (.foreachBatch(…)); .format(…) is for the results of tracking.release"
             )
-        if file_format not in _FILES:
+        if file_format not in FORMATS:
             raise UsageError(
-                f"format({file_format!r}): a release writes {', '.join(_FILES)}; for others use .sink(…), or "
+                f"format({file_format!r}): a release writes {', '.join(FORMATS)}; for others use .sink(…), or "
                 ".foreachBatch(…) and write by the key (scope, window, keys), since a batch may be replayed"
             )
         self.file_format = file_format
@@ -147,7 +151,7 @@ class TrackedWriter(QueryOptions):
         """
         if not callable(function):
             raise UsageError(f"foreachBatch takes a function of (rows, epoch), not {function!r}")
-        self.function = function
+        self._destinations["foreachBatch"] = FunctionDestination(function)
         return self
 
     def sink(self, sink: Sink) -> TrackedWriter:
@@ -158,7 +162,7 @@ class TrackedWriter(QueryOptions):
         """
         if not callable(getattr(sink, "write", None)):
             raise UsageError(f"sink takes what has a method write(rows, query, epoch), not {sink!r}")
-        self.to_sink = sink
+        self._destinations["sink"] = SinkDestination(sink)
         return self
 
     def receipts(self, to: str | os.PathLike[str] | Sink, *, given_up: bool = False) -> TrackedWriter:
@@ -253,11 +257,11 @@ class TrackedWriter(QueryOptions):
                 "a release with revisions=True writes to files, a sink or a function: in a channel its revisions would "
                 "be elements of substreams that are over"
             )
-        self.ordinal = (ordinal,) if isinstance(ordinal, str) else tuple(ordinal)
+        ordinal = (ordinal,) if isinstance(ordinal, str) else tuple(ordinal)
         columns = self.rows.df.columns if self.release is None else self.release.columns
-        if missing := [name for name in self.ordinal if name not in columns]:
+        if missing := [name for name in ordinal if name not in columns]:
             raise UsageError(f"ordinal={missing[0]!r} is not a column of the rows, which have: {', '.join(columns)}")
-        self.routes = routes
+        self._destinations["channel"] = ChannelDestination(routes, ordinal)
         for channel, _ in routes:
             self._tracking.sends(self.rows, self.release, channel)
         return self
@@ -290,7 +294,7 @@ class TrackedWriter(QueryOptions):
             UsageError: it is not.
         """
         to_files = self.file_format is not None or "path" in self.options_given
-        if sum([to_files, bool(self.routes), self.to_sink is not None, self.function is not None]) != 1:
+        if to_files + len(self._destinations) != 1:
             raise UsageError(
                 "say where the rows go: one of .channel(…), .route(…), .sink(…), .foreachBatch(…), or for a release "
                 ".start(path)"
@@ -305,6 +309,24 @@ class TrackedWriter(QueryOptions):
                 f"option({foreign[0]!r}): only files take options of Spark's writer, and the rows go elsewhere; "
                 f"a tracked query takes {', '.join(OWN)}"
             )
+
+    def destination(self, kept: Path) -> Destination:
+        """Return where the rows go; `check_place` has passed.
+
+        Args:
+            kept: the directory in the query's checkpoint where early results of files are, unless an option has
+                another.
+        """
+        if self._destinations:
+            (to,) = self._destinations.values()
+            return to
+        early = None
+        if self.release is not None and self.release.early is not None:
+            early = local_path(self.options_given.get("early_path") or kept / "early", "early_path")
+        path = local_path(self.options_given["path"], "the path of the results,")
+        options = {key: value for key, value in self.options_given.items() if key not in OWN}
+        file_format = self.file_format or "parquet"
+        return FORMATS[file_format](Written(path, file_format, options, self.partition_columns, early))
 
 
 class NativeWriter:

@@ -16,8 +16,8 @@ from spark_client.counting.groups import add_groups, by_substream
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.errors import TrackingError
 from spark_client.fronts.front import Group, LiveFront
+from spark_client.plan.batches import BatchId, Counted, SetAside
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.outputs import BatchId, Counted, SetAside
 from spark_client.plan.streams import Stream
 from spark_client.spark_internals.observations import observed
 from spark_client.spark_internals.plans import partitions_of, passed_on, reads_whole

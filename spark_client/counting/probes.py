@@ -27,7 +27,7 @@ from spark_client.columns import TRACKER
 from spark_client.counting.groups import Key, add_groups, fold_labels, fold_table, groups_of, unite
 from spark_client.errors import UsageError
 from spark_client.fronts.front import Front, Promiser
-from spark_client.plan.outputs import BatchId
+from spark_client.plan.batches import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.spark_internals.tasks import batch_of
 from spark_client.trackers.jobclient import JobClient, Trackers

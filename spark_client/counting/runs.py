@@ -18,7 +18,7 @@ from pathlib import Path
 from spark_client.advice import advice, explained
 from spark_client.errors import TrackingError, torn
 from spark_client.fronts.front import LiveFront
-from spark_client.plan.outputs import BatchId
+from spark_client.plan.batches import BatchId
 from spark_client.storage.directories import read_json, write_json
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient, JobProducer

@@ -57,6 +57,10 @@ class Source:
         return "passing"
 
     @property
+    def exact(self) -> bool:
+        return True
+
+    @property
     def named(self) -> bool:
         return bool(self.identity)
 

@@ -44,6 +44,11 @@ class Input(Protocol):
         ...
 
     @property
+    def exact(self) -> bool:
+        """Whether a plain stream of its rows has each row once."""
+        ...
+
+    @property
     def counted(self) -> bool:
         """Whether all its rows are counted by substream before any step, whatever the front needs."""
         ...

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.destinations.destination import EarlyOutput
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.outputs import EarlyOutput
 from spark_client.release.aggregation import only
 from spark_client.release.parts import versions_of
 from spark_client.release.state import PartialState

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from spark_client.counting.batch import BatchResult
 from spark_client.fronts.front import Group
-from spark_client.plan.outputs import Counted
+from spark_client.plan.batches import Counted
 from spark_client.release.parts import RowTally
 from spark_client.release.receipts import End
 from spark_client.release.revisions import Revision

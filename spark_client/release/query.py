@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_client.counting.batch import BatchInput, BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.outputs import Counted
+from spark_client.plan.batches import Counted
 from spark_client.release.epoch_ends import EpochEnds, RecentlyEnded, Taken, elements_of, result_of
 from spark_client.release.inbox import Inbox
 from spark_client.release.parts import RowTally

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.counting.runs import Run
-from spark_client.plan.outputs import Sink, check_sink
+from spark_client.destinations.sink import Sink, check_sink
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import planned

@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame
 
 from spark_client.columns import named
 from spark_client.counting.runs import Run
+from spark_client.destinations.destination import Output
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.outputs import Counted, Output
+from spark_client.plan.batches import Counted
 from spark_client.plan.resultfunctions import ResultFunction
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.grouped import REPAIR

@@ -16,8 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER, named
 from spark_client.counting.runs import Run
+from spark_client.destinations.destination import EarlyOutput, Output
 from spark_client.fronts.front import Group
-from spark_client.plan.outputs import Counted, EarlyOutput, Output
+from spark_client.plan.batches import Counted
 from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL, REVISION, ReleasePlan
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.carried_out import aggregation, shared_ends

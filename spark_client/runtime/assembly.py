@@ -10,13 +10,12 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from spark_client.channels.channel import Channel
-from spark_client.channels.sending import ChannelOutput, RoutedOutput
 from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
+from spark_client.destinations.destination import Opening, Output
 from spark_client.fronts.front import LiveFront
+from spark_client.plan.batches import BatchId
 from spark_client.plan.keyed import KeyedPlan
-from spark_client.plan.outputs import BatchId, EarlyOutput, Output
 from spark_client.plan.streams import Direction
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.query import ReleaseQuery
@@ -27,18 +26,7 @@ from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.keyed import KeyedQuery
 from spark_client.runtime.processor import BatchProcessor, Forward
 from spark_client.runtime.queries import Read
-from spark_client.runtime.queryplan import (
-    Destination,
-    JobSettings,
-    QueryPlan,
-    ToChannels,
-    ToFiles,
-    ToFunction,
-    ToSeveral,
-    ToSink,
-)
-from spark_client.sinks.early import EarlyFiles, EarlySink, Several, ToEarlyFunction, ToEarlySink
-from spark_client.sinks.outputs import FileOutput, ForeachBatchOutput, SeveralOutputs, SinkOutput
+from spark_client.runtime.queryplan import JobSettings, QueryPlan
 from spark_client.trackers.jobclient import JobClient
 from spark_client.windows.substreams import Substreams
 from tracker.client.pieces import Largest
@@ -177,7 +165,7 @@ def _processor(
                 compact_from=each.compact_from,
                 receipts=receipts,
                 counts=not releases,
-                early=_early(each.destination),
+                early=each.destination.early(),
             )
         )
     release = ReleaseQuery(
@@ -197,42 +185,6 @@ def _output(
     plan: QueryPlan, quarantine: Quarantine, probed: Callable[[str, Direction, BatchId], ExecutorProbe] | None
 ) -> Output:
     """Return where the rows go."""
-    to = plan.destination
-    if isinstance(to, ToSeveral):
-        return SeveralOutputs({name: _place(place) for name, place in to.places})
-    if not isinstance(to, ToChannels):
-        return _place(to)
     belongs = plan.stream.input.belonging
     aside = quarantine if belongs is not None and belongs.sets_aside else None
-
-    def sending(channel: Channel) -> ChannelOutput:
-        probe = None if probed is None else partial(probed, channel.segment, "sent")
-        return ChannelOutput(channel, to.ordinal, probe, aside)
-
-    conditional = [(condition, channel) for channel, condition in to.routes if condition is not None]
-    if conditional:
-        path = plan.checkpoint / "tracker" / "routed"
-        return RoutedOutput([(condition, sending(channel)) for condition, channel in conditional], path)
-    ((channel, _),) = to.routes
-    return sending(channel)
-
-
-def _place(to: ToSink | ToFunction | ToFiles) -> Output:
-    """Return a place out of the job."""
-    if isinstance(to, ToSink):
-        return SinkOutput(to.sink)
-    if isinstance(to, ToFunction):
-        return ForeachBatchOutput(to.function)
-    return FileOutput(to.path, to.file_format, to.options, to.partition_by)
-
-
-def _early(to: Destination) -> EarlyOutput | None:
-    """Return where early results are shown, of what is written there; None: nowhere."""
-    if isinstance(to, ToSeveral):
-        places = {name: _early(place) for name, place in to.places}
-        return Several({name: place for name, place in places.items() if place is not None})
-    if isinstance(to, ToSink):
-        return ToEarlySink(to.sink) if isinstance(to.sink, EarlySink) else None
-    if isinstance(to, ToFunction):
-        return ToEarlyFunction(to.function)
-    return EarlyFiles(to.early) if isinstance(to, ToFiles) and to.early is not None else None
+    return plan.destination.open(Opening(plan.checkpoint, probed, aside))

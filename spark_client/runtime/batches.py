@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_client.counting.batch import BatchInput, BatchResult, BatchRows, StateSize
 from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
-from spark_client.plan.outputs import BatchId
+from spark_client.plan.batches import BatchId
 from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import FunctionQuery, Read
 from spark_client.runtime.queryplan import QueryPlan

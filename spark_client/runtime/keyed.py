@@ -10,8 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import named
 from spark_client.counting.batch import BatchResult
 from spark_client.counting.runs import Run
+from spark_client.destinations.destination import Output
 from spark_client.plan.keyed import KeyedPlan
-from spark_client.plan.outputs import Output
 from spark_client.release.keyed import KEY, LATE, MADE, SCOPE
 from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine

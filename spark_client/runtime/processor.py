@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_client.counting.batch import BatchInput, BatchResult, StateSize
 from spark_client.counting.runs import Run
-from spark_client.plan.outputs import Output
+from spark_client.destinations.destination import Output
 from spark_client.release.quarantine import Quarantine
 
 

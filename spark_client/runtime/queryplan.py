@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeAlias
 
-from pyspark.sql import Column
-
-from spark_client.channels.channel import Channel
 from spark_client.counting.batch import CountingMode, CountingPlan
-from spark_client.plan.outputs import BatchFunction, Sink
+from spark_client.destinations.destination import Destination
+from spark_client.destinations.sink import Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.streams import Stream
 from spark_client.trackers.jobclient import Trackers
@@ -40,66 +37,6 @@ class JobSettings:
     mode: CountingMode
     max_away: timedelta | None
     remember: timedelta | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ToChannels:
-    """Rows are sent into channels.
-
-    Attributes:
-        routes: the channels; with several, each row goes into the first whose condition holds, or into none.
-        ordinal: columns that tell apart the rows made of one row.
-    """
-
-    routes: tuple[tuple[Channel, Column | None], ...]
-    ordinal: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class ToSink:
-    """Rows are written into a user's sink."""
-
-    sink: Sink
-
-
-@dataclass(frozen=True, eq=False)
-class ToFunction:
-    """A user's function is called with the rows."""
-
-    function: BatchFunction
-
-
-@dataclass(frozen=True, eq=False)
-class ToFiles:
-    """Results are written as a table of files.
-
-    Attributes:
-        path: of the table.
-        file_format: as Spark calls it.
-        options: of Spark's writer.
-        partition_by: columns.
-        early: where early results are, beside the table; None: there are none.
-    """
-
-    path: Path
-    file_format: str
-    options: Mapping[str, str]
-    partition_by: tuple[str, ...]
-    early: Path | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ToSeveral:
-    """Results are written to several places, one after the other.
-
-    Attributes:
-        places: by name. The name tells them apart where they keep which epochs they have.
-    """
-
-    places: tuple[tuple[str, ToSink | ToFunction | ToFiles], ...]
-
-
-Destination: TypeAlias = ToChannels | ToSink | ToFunction | ToFiles | ToSeveral
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +92,7 @@ class QueryPlan:
             self.stream,
             self.settings.mode,
             released=self.release is not None,
-            sends=isinstance(self.destination, ToChannels),
+            sends=self.destination.sends,
             xor=any(each.receipts is not None for each in self.releases) and self.stream.input.named,
             aggregated=any(each.release is not None and not each.release.kept for each in self.releases),
         )

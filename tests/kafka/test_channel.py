@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.kafka import Kafka
 from spark_client import Channel, FileChannel, Marks, Topic, Tracking, TrackingError, UsageError
-from spark_client.channels.kafka import KafkaChannel
 from spark_client.columns import TRACKER
+from spark_client.destinations.kafka_channel import KafkaChannel
 from spark_client.storage import topics
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import TrackingError
-from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.columns import TRACKER
+from spark_client.destinations.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.windows.substreams import TRACKER_TYPE
 
 pytestmark = pytest.mark.spark

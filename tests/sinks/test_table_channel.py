@@ -108,7 +108,7 @@ class Fatal(psycopg.Connection[Any]):
 
 def drive() -> None:
     """The program that is killed. Only its driver's connections are fatal: executors get `psycopg.connect`."""
-    from spark_client.channels import database
+    from spark_client.destinations import table_channel as database
     from tests.spark.conftest import session
 
     address, dsn, path, job, Fatal.when = *sys.argv[1:3], Path(sys.argv[3]), *sys.argv[4:6]

@@ -11,8 +11,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_client.api.readers import ChannelReader, Reader, SourceReader, wake_ups
-from spark_client.channels.received import Received
 from spark_client.datasource import events
+from spark_client.destinations.channel import Received
 from spark_client.runtime.assembly import batch_query
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.runtime.running import Running

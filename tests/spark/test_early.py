@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Table, Tables, Topic, Tracking, UsageError, epochs_table
 from spark_client.counting.runs import Run
-from spark_client.sinks.early import EarlyFiles
+from spark_client.destinations.destination import Written
+from spark_client.destinations.files import FileDestination
 from tests.client.processes import Server
 from tests.spark.dying import Driver
 from tests.spark.feed import START, Feed, row, rows_of
@@ -222,7 +223,7 @@ def test_files_have_early_rows_beside_the_table_and_the_newest_count(
 
 
 def test_an_older_snapshot_does_not_replace_a_newer_one(spark: SparkSession, tmp_path: Path) -> None:
-    output = EarlyFiles(tmp_path)
+    output = FileDestination(Written(tmp_path, "parquet", {}, (), early=tmp_path))
     for number in (7, 9, 8, 9):
         output.write_early(spark.range(number), "q", number)
     newest = max(tmp_path.glob("moment-*"))

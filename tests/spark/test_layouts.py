@@ -13,9 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, TrackingError
 from spark_client.api.streams import TrackedStream
-from spark_client.channels.files import FileChannel
 from spark_client.columns import TRACKER
 from spark_client.counting.groups import by_substream, in_files
+from spark_client.destinations.file_channel import FileChannel
 from spark_client.plan.layouts import ELSEWHERE, LABEL, derived_layout
 from spark_client.spark_internals.plans import passed_on
 from spark_client.storage.directories import read_json, write_json

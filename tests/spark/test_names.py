@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Schedule, Tables, Tracking, UsageError, child_label, source_label
-from spark_client.sinks.statements import Statements
+from spark_client.destinations.table import Statements
 from tests.client.processes import Server
 from tests.spark.feed import Feed
 from tests.spark.odd_names import ODD, Names, live

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Tracking, TrackingError, UsageError
-from spark_client.channels.epochs import _EpochStream
-from spark_client.channels.files import FileChannel, _Directories
 from spark_client.columns import TRACKER
+from spark_client.destinations.epochs import _EpochStream
+from spark_client.destinations.file_channel import FileChannel, _Directories
 from spark_client.plan.layouts import derived_layout
 from spark_client.windows.declaration import declare
 from tests.client.processes import Server

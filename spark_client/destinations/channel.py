@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +20,11 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, named
 from spark_client.errors import TrackingError, UsageError
+from spark_client.fronts.front import Front
+from spark_client.plan import jsonrows
 from spark_client.plan.labels import child_label
 from spark_client.plan.layouts import DerivedLayout, Reader, RowLayout, layout_of
+from spark_client.plan.streams import Direction
 from spark_client.storage.directories import (
     check_store,
     local_path,
@@ -30,6 +34,7 @@ from spark_client.storage.directories import (
     write_json,
     write_parquet,
 )
+from spark_client.windows.belonging import Belonging
 from spark_client.windows.substreams import TRACKER_TYPE, Substreams
 
 _NUMBER: Final = "_tracker_number"
@@ -297,6 +302,83 @@ class Channel(ABC):
         if layout not in self._readers:
             self._readers[layout] = layout.reader()
         return self._readers[layout](read(layout.schema_of_files(schema)))
+
+
+class JsonChannel(Channel):
+    """A channel whose rows travel as JSON: what JSON would alter is refused, or fails its batch."""
+
+    def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
+        jsonrows.check(self.segment, rows)
+        super().describe(rows, rule, layout)
+
+    def check_session(self, spark: SparkSession) -> None:
+        schema, _ = self.description()
+        jsonrows.check_session(spark, f"channel {self.segment!r}", schema)
+
+    def carried(self, rows: DataFrame) -> DataFrame:
+        return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """Rows that another query has sent into a channel.
+
+    Attributes:
+        channel: it.
+        rule: how its rows fall into substreams.
+        layout: whose key columns name a row's substream, if its files are laid out so.
+    """
+
+    channel: Channel
+    rule: Substreams
+    layout: DerivedLayout | None
+
+    @classmethod
+    def of(cls, channel: Channel) -> Received:
+        """Return the rows of a channel that a sender has described.
+
+        Raises:
+            UsageError: none has.
+        """
+        _, rule = channel.description()
+        return cls(channel, rule, channel.layout if isinstance(channel.layout, DerivedLayout) else None)
+
+    @property
+    def segment(self) -> str:
+        return self.channel.segment
+
+    @property
+    def direction(self) -> Direction:
+        return "received"
+
+    @property
+    def front(self) -> Front | None:
+        return None
+
+    @property
+    def exact(self) -> bool:
+        return self.channel.exact
+
+    @property
+    def named(self) -> bool:
+        return True
+
+    @property
+    def counted(self) -> bool:
+        return True
+
+    @property
+    def belonging(self) -> Belonging | None:
+        return None
+
+    def rows(self, batch: DataFrame, query: str, epoch: int, woken: bool) -> DataFrame | None:  # noqa: ARG002
+        return self.channel.rows(batch, query, epoch)
+
+    def all_rows(self, batch: DataFrame, woken: bool) -> DataFrame:  # noqa: ARG002
+        return batch
+
+    def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:  # noqa: ARG002
+        return rows
 
 
 def _unordered(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.channels.epochs import EpochStore, epochs_of
-from spark_client.channels.jsonchannel import JsonChannel
 from spark_client.columns import TRACKER
+from spark_client.destinations.channel import JsonChannel
+from spark_client.destinations.epochs import EpochStore, epochs_of
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.arrow import spark_schema

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import named
+from spark_client.destinations.sink import check_replaced
 from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
-from spark_client.plan.outputs import check_replaced
 from spark_client.plan.streams import Step
 from spark_client.storage import topics
 

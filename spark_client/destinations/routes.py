@@ -1,25 +1,62 @@
-"""Channels as the output of a query: one, or several among which rows are dealt out."""
+"""Channels as the destination of a query: one, or several among which rows are dealt out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.channels.channel import Channel, DoubledLabelsError
 from spark_client.counting.groups import files, in_files
 from spark_client.counting.probes import ExecutorProbe
+from spark_client.destinations.channel import Channel, DoubledLabelsError
+from spark_client.destinations.destination import Destination, Opening, Output
 from spark_client.fronts.front import Group
+from spark_client.plan.batches import BatchId, Counted, SetAside
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.outputs import BatchId, Counted, SetAside
+from spark_client.plan.releases import ReleasePlan
 from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet
 
 _ROUTE: Final = "_tracker_route"
+
+
+class ChannelDestination(Destination):
+    """Channels to other queries.
+
+    Args:
+        routes: the channels; with several, each row goes into the first whose condition holds, or into none.
+        ordinal: columns that tell apart the rows made of one row.
+    """
+
+    sends = True
+
+    def __init__(self, routes: Sequence[tuple[Channel, Column | None]], ordinal: tuple[str, ...]) -> None:
+        self.routes = routes
+        self._ordinal = ordinal
+
+    def check(self, schema: T.StructType, release: ReleasePlan | None, spark: SparkSession) -> None:  # noqa: ARG002
+        for channel, _ in self.routes:
+            channel.check_session(spark)
+
+    def directories(self) -> Iterator[tuple[str, Path]]:
+        for channel, _ in self.routes:
+            yield f"channel {channel.segment!r}", channel.path
+
+    def open(self, opening: Opening) -> Output:
+        def sending(channel: Channel) -> ChannelOutput:
+            probe = None if opening.probe is None else partial(opening.probe, channel.segment, "sent")
+            return ChannelOutput(channel, self._ordinal, probe, opening.aside)
+
+        conditional = [(condition, sending(channel)) for channel, condition in self.routes if condition is not None]
+        if conditional:
+            return RoutedOutput(conditional, opening.checkpoint / "tracker" / "routed")
+        ((channel, _),) = self.routes
+        return sending(channel)
 
 
 class ChannelOutput:

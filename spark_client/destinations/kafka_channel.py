@@ -24,11 +24,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.channels.channel import DoubledLabelsError
-from spark_client.channels.deduplication import SENDING, ReceivedOnce, Sending
-from spark_client.channels.jsonchannel import JsonChannel
 from spark_client.columns import TRACKER
 from spark_client.counting.groups import files
+from spark_client.destinations.channel import DoubledLabelsError, JsonChannel
+from spark_client.destinations.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout

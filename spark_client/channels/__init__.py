@@ -1,1 +1,0 @@
-"""Channels between queries, one file a kind, and what they share."""

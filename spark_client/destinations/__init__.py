@@ -1,0 +1,1 @@
+"""Places where rows go, one file a kind: files, tables, topics, functions, sinks, and channels to other queries."""

@@ -1,0 +1,174 @@
+"""Where a query's rows go: what each kind of destination answers, and what a query asks of an open one.
+
+A destination is declared as data that can be pickled. When a query starts, `Destination.check` refuses what could not
+be written there, and `Destination.open` gives the output that batches write to. An output is given the rows of an
+epoch, and again the same rows when the epoch is replayed, and sees to it that they are there once. It returns what it
+has sent on into a channel, to be reported in the same epoch.
+
+A kind is one file of this room; a format of files or tables is a line in `formats`, too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.counting.probes import ExecutorProbe
+from spark_client.plan.batches import BatchId, Counted, SetAside
+from spark_client.plan.layouts import DerivedLayout
+from spark_client.plan.releases import ReleasePlan
+from spark_client.plan.streams import Direction
+
+HIDDEN: Final = ("_scope", "_key")  #: the columns of early results that no reader is given
+
+
+class Output(Protocol):
+    """Takes the rows of one epoch.
+
+    Attributes:
+        concurrent: whether it may be written to while the rest of the batch runs, by another thread.
+        reads_all: whether it reads all rows that it is given; else nobody knows how many.
+    """
+
+    concurrent: bool
+    reads_all: bool
+
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
+        """Write rows, or find them written, and return what was sent into channels.
+
+        Args:
+            rows: of the epoch.
+            batch: whose they are.
+            layout: whose key columns are known to name each row's substream; None: they may have changed.
+        """
+        ...
+
+    def begun(self, query: str, epoch: int) -> bool:
+        """Return whether somebody else may have taken rows of an epoch of this query, so that it has to be brought to
+        its end.
+
+        Args:
+            query: its id.
+            epoch: that is not committed.
+        """
+        ...
+
+    def sweep(self, query: str) -> None:
+        """Remove what drivers of this query that were killed have left half written."""
+        ...
+
+
+class EarlyOutput(Protocol):
+    """Shows early results until the final ones are there.
+
+    Attributes:
+        takes_all: whether each writing is of all that is open; else of what has changed since the last one.
+    """
+
+    takes_all: bool
+
+    def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
+        """Show them, unless later ones or final ones are there.
+
+        Args:
+            rows: with the columns ``final`` and ``as_of``, and the hidden ``_scope`` and ``_key``.
+            query: the query's id.
+            as_of: the last batch whose rows are in them.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What an output is opened with.
+
+    Attributes:
+        checkpoint: of the query.
+        probe: makes the executors' probe of what goes one way on a segment in a batch; None: the driver counts.
+        aside: takes rows that share a label with another, where a channel takes one of each only; None: such an epoch
+            fails.
+    """
+
+    checkpoint: Path
+    probe: Callable[[str, Direction, BatchId], ExecutorProbe] | None = None
+    aside: SetAside | None = None
+
+
+class Destination(ABC):
+    """Where the rows of a query go, as it is declared.
+
+    Attributes:
+        sends: whether rows stay in the job there, as elements that another query receives.
+    """
+
+    sends = False
+
+    def check(self, schema: T.StructType, release: ReleasePlan | None, spark: SparkSession) -> None:  # noqa: B027
+        """Refuse what could not be written, before the query starts.
+
+        Args:
+            schema: of the rows.
+            release: that they are results of; None: they are rows of a stream.
+            spark: the session.
+
+        Raises:
+            UsageError: something could not.
+        """
+
+    def directories(self) -> Iterator[tuple[str, Path]]:
+        """Yield the directories that are written, each after its name for a message."""
+        yield from ()
+
+    @abstractmethod
+    def open(self, opening: Opening) -> Output:
+        """Return the output that batches write to."""
+
+    def early(self) -> EarlyOutput | None:
+        """Return where early results are shown; None: nowhere."""
+        return None
+
+
+class Place(Destination):
+    """A destination out of the job, which is its own output: there is nothing to open, and nothing is counted."""
+
+    concurrent = False
+    reads_all = False
+    takes_all = False
+
+    def open(self, opening: Opening) -> Output:  # noqa: ARG002
+        return self
+
+    @abstractmethod
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
+        """Write rows, as `Output.write`, and return nothing sent."""
+
+    def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
+        """Return False: nobody is asked how far it came, and the next deployment writes the same rows again."""
+        return False
+
+    def sweep(self, query: str) -> None:
+        """Leave everything: nothing is half written."""
+
+
+class Written(NamedTuple):
+    """Results that a writer puts under a path, in a format of `formats`.
+
+    Attributes:
+        path: of the table.
+        file_format: its name.
+        options: of the format.
+        partition_by: columns.
+        early: where early results are, beside the table; None: there are none.
+    """
+
+    path: Path
+    file_format: str
+    options: Mapping[str, str]
+    partition_by: tuple[str, ...]
+    early: Path | None = None

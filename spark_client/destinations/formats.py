@@ -1,0 +1,16 @@
+"""The formats that a release's writer takes, each with the destination that writes it: a new one is a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from spark_client.destinations.destination import Destination, Written
+from spark_client.destinations.files import FileDestination
+
+FORMATS: Final[dict[str, Callable[[Written], Destination]]] = {
+    "parquet": FileDestination,
+    "orc": FileDestination,
+    "json": FileDestination,
+    "csv": FileDestination,
+}

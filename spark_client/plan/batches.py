@@ -1,0 +1,38 @@
+"""A batch, and what leaves it beside its rows: what is counted as sent, and what is set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, TypeAlias
+
+from pyspark.sql import DataFrame
+
+from spark_client.fronts.front import Group
+
+Counted: TypeAlias = Mapping[str, list[Group]]  #: by segment: what was sent on it
+
+
+class BatchId(NamedTuple):
+    """One attempt at a batch.
+
+    Attributes:
+        query: the query's id, the same for as long as it keeps its checkpoint.
+        run: the run's.
+        epoch: the batch's number; a negative one is a drain's, after the last batch.
+    """
+
+    query: str
+    run: str
+    epoch: int
+
+
+class SetAside(Protocol):
+    """Keeps rows that must not go on."""
+
+    def put_bad(self, epoch: int, rows: DataFrame, number: int) -> None:
+        """Keep so many rows of an epoch that belong to no substream."""
+        ...
+
+    def put_doubled(self, epoch: int, segment: str, rows: DataFrame) -> None:
+        """Keep rows of an epoch that a channel would take for copies of others."""
+        ...

@@ -1,1 +1,0 @@
-"""Places for results, one file a kind, and the outputs of a query."""
