@@ -20,7 +20,7 @@ from spark_client.destinations.file_channel import FileChannel
 from spark_client.destinations.kafka_channel import KafkaChannel
 from spark_client.destinations.table_channel import TableChannel
 from spark_client.errors import UsageError
-from spark_client.fronts.front import Front, ManualFront
+from spark_client.fronts.front import Front, ManualFront, SourceRows
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.layouts import derived_layout
 from spark_client.plan.names import check_columns
@@ -132,7 +132,7 @@ class Declarations:
         )
         key = F.unix_micros(end_of) if rule.by_end and not rule.slide else name_of
         time = in_range(df, window[0], rule) if window is not None else None
-        chosen.bind(segment, df, rule, (scope_of, key), time)
+        chosen.bind(SourceRows(segment, df, rule, scope_of, key, time))
         self._graph.declare_fronts(chosen.names, segment)
         reader = SourceReader(df, origin)
         return TrackedStream(

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
+from spark_client.fronts.front import SourceRows
 from spark_client.fronts.timetable import count_of, when_of
-from spark_client.windows.substreams import Substreams
 
 
 class ControlTable(ByCount):
@@ -56,10 +56,8 @@ class ControlTable(ByCount):
     def __repr__(self) -> str:
         return f"ControlTable({self.select!r})"
 
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
+    def bind(self, source: SourceRows) -> None:
+        super().bind(source)
         if self.through is not None:
             self.check_through()
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -64,6 +64,26 @@ def _nothing(groups: Sequence[Group]) -> Promises:  # noqa: ARG001
     return Promises()
 
 
+class SourceRows(NamedTuple):
+    """The rows of the source that a front is bound to.
+
+    Attributes:
+        name: of the front, as of the segment that the source feeds.
+        rows: as the source gives them.
+        rule: how they fall into substreams.
+        scope: of a row; null in rows that belong to no substream, as are `key` and `time`.
+        key: the end of a row's window in microseconds, or its substream's name.
+        time: the column that windows are over; None: substreams are named.
+    """
+
+    name: str
+    rows: DataFrame
+    rule: Substreams
+    scope: Column
+    key: Column
+    time: Column | None
+
+
 class Front:
     """Base of what `Tracking.source(front=…)` takes: each source binds a copy of its own.
 
@@ -99,22 +119,10 @@ class Front:
         """Return what has to hold for a row of the source, beside what its substream asks: see `belonging`."""
         return []
 
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        """Learn which source it speaks for, before anything flows.
-
-        Args:
-            name: the front's.
-            rows: the source's.
-            rule: how they fall into substreams.
-            keys: the scope of a row, and its window's end in microseconds or its substream's name; null in rows that
-                belong to no substream.
-            time: the column that windows are over, null in such rows, too; None: substreams are named.
-        """
-        self.name = name
-        self.rule = rule
-        del rows, keys, time  # for those that need them
+    def bind(self, source: SourceRows) -> None:
+        """Learn which source it speaks for, before anything flows."""
+        self.name = source.name
+        self.rule = source.rule
 
     @property
     def names(self) -> list[str]:

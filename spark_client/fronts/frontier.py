@@ -11,11 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.fronts.front import Front, Group, Promiser, Promises
+from spark_client.fronts.front import Front, Group, Promiser, Promises, SourceRows
 from spark_client.windows import durations, eventtime
 from spark_client.windows.belonging import Condition, partition_within
 from spark_client.windows.durations import Duration
-from spark_client.windows.substreams import Substreams
 from tracker.client import Frontier
 
 
@@ -92,20 +91,18 @@ class BoundedOutOfOrderness(Front):
     def __repr__(self) -> str:
         return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope})"
 
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
-        if time is None:
+    def bind(self, source: SourceRows) -> None:
+        super().bind(source)
+        if source.time is None:
             raise UsageError("Frontier promises times: the source needs window=('time_column', '1 day')")
         if self._partition is not None:
-            resolve(rows, self._partition, "Frontier(partition)")
-        self._per_scope = self._per_scope and rule.scope is not None  # without scopes there is one
+            resolve(source.rows, self._partition, "Frontier(partition)")
+        self._per_scope = self._per_scope and source.rule.scope is not None  # without scopes there is one
         self.moves_progress = not self._per_scope
-        self._delay = durations.microseconds(rows.sparkSession, self._allowed, "Frontier's delay")
+        self._delay = durations.microseconds(source.rows.sparkSession, self._allowed, "Frontier's delay")
         if self._delay < 0:
             raise UsageError(f"Frontier's delay {self._allowed!r} is below zero: '0 seconds' is the least")
-        self._time = rule.micros(time)
+        self._time = source.rule.micros(source.time)
 
     @property
     def reads(self) -> frozenset[str] | None:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.errors import UsageError
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
+from spark_client.fronts.front import SourceRows
 from spark_client.fronts.timetable import as_column_has_it, when_of
 from spark_client.spark_internals.file_log import FilesRead
-from spark_client.windows.substreams import Substream, Substreams
+from spark_client.windows.substreams import Substream
 
 ReadFiles: TypeAlias = Callable[[list[str]], DataFrame]
 
@@ -46,16 +47,14 @@ class ByFiles(ByCount):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
 
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
-        if (self.scope is None) != (rule.scope is None):
-            have, has_not = ("this front", "the source") if rule.scope is None else ("the source", "this front")
+    def bind(self, source: SourceRows) -> None:
+        super().bind(source)
+        if (self.scope is None) != (source.rule.scope is None):
+            have, has_not = ("this front", "the source") if source.rule.scope is None else ("the source", "this front")
             raise UsageError(
                 f"{self!r}: {have} has a scope, and {has_not} has none: give scope= to both, or to neither"
             )
-        if rule.calendar is not None and rule.calendar.by_row:
+        if source.rule.calendar is not None and source.rule.calendar.by_row:
             raise UsageError(
                 f"{self!r}: each row of the source has a time zone of its own, which no directory and no manifest has: "
                 "give Schedule(function), with rows of (scope, when, count, zone)"

@@ -12,16 +12,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import LiveCounts
+from spark_client.fronts.front import SourceRows
 from spark_client.fronts.load_files import ByFiles, LiveFiles, ReadFiles, reason_of
 from spark_client.fronts.timetable import as_column_has_it, count_of
 from spark_client.spark_internals.file_log import FilesRead
 from spark_client.storage.directories import local_pattern
-from spark_client.windows.substreams import Substream, Substreams
+from spark_client.windows.substreams import Substream
 
 _log = logging.getLogger("spark_client")
 
@@ -76,11 +77,9 @@ class Manifests(ByFiles):
                 ".parquet, such as '/data/manifests/*.json'"
             )
 
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
-        if self.when is None and (rule.windows or self.scope is not None):
+    def bind(self, source: SourceRows) -> None:
+        super().bind(source)
+        if self.when is None and (source.rule.windows or self.scope is not None):
             raise UsageError(
                 f"{self!r}: a manifest's name is that of a substream without a scope, and this source has windows, or "
                 "scopes: give when='field' of the entries"

@@ -11,8 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.fronts.front import Front, Group, Promiser, Promises
-from spark_client.windows.substreams import Substreams
+from spark_client.fronts.front import Front, Group, Promiser, Promises, SourceRows
 
 _OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more are read by an action of their own
 
@@ -39,13 +38,11 @@ class Marks(Front):
     def reads(self) -> frozenset[str] | None:
         return names_of([self._last])
 
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
-        if resolve(rows, self._last, "Marks").dataType.simpleString() != "boolean":
+    def bind(self, source: SourceRows) -> None:
+        super().bind(source)
+        if resolve(source.rows, self._last, "Marks").dataType.simpleString() != "boolean":
             raise UsageError(f"{self!r}: the column has to be boolean")
-        self._keys = keys
+        self._keys = source.scope, source.key
 
     def observed(self) -> dict[str, Column]:
         # Spark keeps what is observed, in a hundred batches' progress: so these are few, and how many there are.

@@ -18,11 +18,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
+from spark_client.fronts.front import SourceRows
 from spark_client.storage.directories import local_path
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import Condition
@@ -109,13 +110,11 @@ class ResultsOf(ByCount):
         fault = "revision is not 0, so it is no part of what the other job's receipt counts"
         return [Condition(F.col(_REVISION) == 0, fault, "revision = 0")]
 
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
-        if self.scopes and rule.scope is None:
+    def bind(self, source: SourceRows) -> None:
+        super().bind(source)
+        if self.scopes and source.rule.scope is None:
             raise UsageError(f"{self!r}: scopes= is for a source with a scope: give source(…, scope=…)")
-        self._looked_at = frozenset([_REVISION] if _has_revisions(rows) else [])
+        self._looked_at = frozenset([_REVISION] if _has_revisions(source.rows) else [])
 
     @property
     def reads(self) -> frozenset[str] | None:

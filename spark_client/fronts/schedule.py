@@ -6,12 +6,11 @@ from collections.abc import Callable
 from datetime import date, datetime
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
-from spark_client.fronts.front import Rows
-from spark_client.windows.substreams import Substreams
+from spark_client.fronts.front import Rows, SourceRows
 
 
 class Counts(NamedTuple):
@@ -74,13 +73,11 @@ class Schedule(ByCount):
     def __repr__(self) -> str:
         return "Schedule(<function>)" if self.read_counts is not None else "Schedule(<table>)"
 
-    def bind(
-        self, name: str, rows: DataFrame, rule: Substreams, keys: tuple[Column, Column], time: Column | None
-    ) -> None:
-        super().bind(name, rows, rule, keys, time)
+    def bind(self, source: SourceRows) -> None:
+        super().bind(source)
         self.table = {}  # of this source alone
         if self.read_counts is None:
-            self.table = timetable.read(rows.sparkSession, self._expected, rule)
+            self.table = timetable.read(source.rows.sparkSession, self._expected, source.rule)
         self._expected = ()  # a table is of the session
 
     def live(self, spark: SparkSession) -> LiveCounts:

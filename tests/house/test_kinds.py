@@ -16,7 +16,7 @@ _NAMING = {"fronts": {"__init__", "debezium", "api/other_jobs"}}
 #: The module of each room that all others know, and what is in it that is no kind.
 _PROTOCOL: dict[str, tuple[str, set[str]]] = {
     "destinations": ("destination", set()),
-    "fronts": ("front", {"Front", "LiveFront", "Promises", "GivenCounts", "OpenRun"}),
+    "fronts": ("front", {"Front", "LiveFront", "Promises", "GivenCounts", "OpenRun", "SourceRows"}),
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 from spark_client import Counts, Schedule, TrackingError, UsageError
 from spark_client.counting.given_counts import Ledger, forget_shared
 from spark_client.counting.runs import Run
+from spark_client.fronts.front import SourceRows
 from spark_client.storage.directories import read_json
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
@@ -94,7 +95,7 @@ class Source:
 
 def bind(schedule: Schedule, segment: str = "in") -> None:
     nothing: Any = None
-    schedule.bind(segment, NoRows, RULE, (nothing, nothing), None)  # type: ignore[arg-type]
+    schedule.bind(SourceRows(segment, NoRows, RULE, nothing, nothing, None))  # type: ignore[arg-type]
 
 
 def at(hour: int) -> int:

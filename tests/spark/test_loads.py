@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import ControlTable, Front, Manifests, SuccessMarkers, Tracking, TrackingError, UsageError
+from spark_client.fronts.front import SourceRows
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
@@ -243,7 +244,7 @@ class NoRows:
 def found(front: Any, rule: Substreams) -> Callable[[], dict[str, int]]:
     """What a front finds; each call looks again and returns what is new."""
     nothing: Any = None
-    front.bind("in", NoRows, rule, (nothing, nothing), None)
+    front.bind(SourceRows("in", NoRows, rule, nothing, nothing, None))  # type: ignore[arg-type]
     living: Any = front.live(nothing)
 
     def look() -> dict[str, int]:
@@ -480,7 +481,7 @@ def test_a_row_missing_from_a_control_table_for_a_while_is_kept() -> None:
 
     front: Any = ControlTable(Connection, "counts", through="time")
     nothing: Any = None
-    front.bind("in", NoRows, DAYS, (nothing, nothing), None)
+    front.bind(SourceRows("in", NoRows, DAYS, nothing, nothing, None))  # type: ignore[arg-type]
     living: Any = front.live(nothing)
     promised = []
     for rows in ([("2026-03-01", 3)], [], [("2026-03-01", 3)]):

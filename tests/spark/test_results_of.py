@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, ResultsOf, Tracking, TrackingError, UsageError
+from spark_client.fronts.front import SourceRows
 from spark_client.windows.calendars import CalendarRule
 from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
@@ -191,9 +192,8 @@ class Found:
         self.receipts: list[dict[str, Any]] = []
         front: Any = ResultsOf(lambda: self.receipts, job="hourly", segment="in", **{"refresh": 1e-9, **more})
         nothing: Any = None
-        front.bind(
-            "results", NoRows, rule or Substreams("tenant", "string", None, "string", HOUR, 0), (nothing,) * 2, 0
-        )
+        own = rule or Substreams("tenant", "string", None, "string", HOUR, 0)
+        front.bind(SourceRows("results", NoRows, own, nothing, nothing, nothing))  # type: ignore[arg-type]
         self.front = front.live(spark)
 
     def counts(self, *more: dict[str, Any]) -> dict[tuple[str, int], int]:
