@@ -1,1 +1,1 @@
-"""What a batch received and sent, by substream, and how the tracker learns of it: probes, folding, a query's run."""
+"""The rows that a batch received and sent, counted by substream, and a query's run, which reports them."""

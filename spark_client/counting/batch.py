@@ -32,11 +32,11 @@ CountingMode: TypeAlias = Literal["driver", "executors"]
 
 @dataclass(frozen=True)
 class CountingPlan:
-    """What one query counts.
+    """The counting of one query.
 
     Attributes:
         mode: who counts the rows of a batch: the driver, by native aggregations, or the executors' tasks as rows pass.
-        received: the rows come from a channel, so the tracker is told what was received of each substream.
+        received: the rows come from a channel, so the rows received of each substream are reported.
         released: a release takes the rows in.
         aggregated: it aggregates them by substream.
         stepped: steps lie between where rows are received and what is done with them.
@@ -200,7 +200,7 @@ class BatchInput:
         return by_substream(rows, rule, self.plan.grouped, self.plan.xor_by_substream)
 
     def read_the_rest(self) -> None:
-        """Has the executors report what nobody has read: a function takes some rows or none, a step may cut them off.
+        """Have the executors report rows that were not read: a function takes some or none, a step may cut them off.
 
         A partition that has reported is not counted again.
         """
@@ -211,7 +211,7 @@ class BatchInput:
             self._counted.write.format("noop").mode("overwrite").save()
 
     def set_aside(self, quarantine: SetAside) -> int:
-        """Set the rows aside that belong to no substream, if the source was declared so. Says how many there are.
+        """Set the rows aside that belong to no substream, if the source was declared so. Return their number.
 
         Args:
             quarantine: where they go.
@@ -239,7 +239,7 @@ class BatchInput:
         return number
 
     def explained(self, error: Exception) -> Exception:
-        """Return what a failure of the batch is about: the rows that belong to no substream, if it is they."""
+        """Return the error that explains a failure: that of rows which belong to no substream, if they caused it."""
         return (self.refusal() or of_steps(self._input.segment)) if tells_of_bad_rows(error) else error
 
     def refusal(self) -> TrackingError | None:
@@ -248,7 +248,7 @@ class BatchInput:
         return None if belongs is None else belongs.refusal(self._raw, self._input.segment)
 
     def add_to(self, report: Report, groups: Sequence[Group] | None) -> None:
-        """Put what was received, and what the source promises, into the report.
+        """Put the rows received, and the promises of the source, into the report.
 
         Args:
             report: of the batch's epoch.
@@ -265,7 +265,7 @@ class BatchInput:
         aggregates = self.plan.observed
         if not aggregates:
             return {}
-        # What was read in part was observed in part, and Spark does not tell.
+        # Rows that were read in part were observed in part, and Spark gives no sign of that.
         seen = observed(self._running(), self._input.segment, list(aggregates)) if self._reads_all else None
         front = self._input.front
         assert front is not None
@@ -281,7 +281,7 @@ class StateSize(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The deeds of a batch, made after its actions: so a report cannot be built before its rows are read.
+    """The outcome of a batch, made after its actions: so a report cannot be built before its rows are read.
 
     Attributes:
         sent: the rows that were sent on, by segment and substream.

@@ -1,13 +1,14 @@
 """Counts across deployments: what a drain leaves of them.
 
-A job that starts afresh after a drain knows nothing of what has ended. A schedule that is given again names substreams
-that are done, and must not be waited for once more; of those that only the drain has closed, what was missing then is
-what is expected now. Which substreams were given, a ledger in the source's checkpoint says; which of them a drain has
-closed, and with how many elements, the tracker's events say, kept by a subscription until the next start has read them.
+At the tracker, a job that starts afresh after a drain has no substreams that have ended. A schedule that is given again
+names substreams that are done, and must not be waited for once more. Of those that only the drain has closed, the rows
+that were missing then are expected now. A ledger in the source's checkpoint lists the substreams that were given. The
+tracker's events name those that a drain has closed, with their elements; a subscription keeps these events until the
+next start has read them.
 
 A deployment that goes on with what is open, since the job was not drained before it, is given all counts again, as by a
-restart: the tracker knows what has ended, and a number that it has changes nothing there. So a revision arrives, and
-what a driver that died had written down and not sent.
+restart: the tracker has kept what has ended, and a number that it has changes nothing there. So a revision arrives, and
+the counts that a driver had written down, but not sent when it died.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _shared(run: Run) -> str:
 
 
 class _Deployment(NamedTuple):
-    """What one deployment was given: a file of the ledger.
+    """The counts that one deployment was given: a file of the ledger.
 
     Attributes:
         name: the deployment's.
@@ -97,7 +98,7 @@ class Ledger:
         before: list[_Deployment] = []
         for file, each in files.items():
             (going_on if file == own or each.incarnation == run.incarnation else before).append(each)
-        # Up to where the counts given before were said to be complete; None: nowhere, or nobody knows which they were.
+        # Up to where the counts given before were said to be complete; None: nowhere, or the counts are unknown.
         self._through = run.frontier(segment) if any(each.given for each in going_on) else None
         self._known = {substream for each in going_on for substream in each.given}
         self._drained = self._drained_by(segment, {run.deployment, *(each.name for each in files.values())})

@@ -108,7 +108,7 @@ def files(path: Path, texts: Sequence[str] = ()) -> Any:
     import pyarrow.dataset as ds  # type: ignore[import-untyped]  # which tasks of a probe need not load
 
     form = ds.ParquetFileFormat(
-        coerce_int96_timestamp_unit="us",  # Spark writes Parquet's oldest form of timestamps, unless told otherwise
+        coerce_int96_timestamp_unit="us",  # Spark writes Parquet's oldest form of timestamps by default
         dictionary_columns=list(texts),
     )
     return ds.dataset(str(path), format=form, exclude_invalid_files=False, ignore_prefixes=["_", "."])

@@ -1,9 +1,7 @@
-"""Where rows are counted: what a batch received and sent, by substream.
+"""Probes: executors count the rows that pass by substream, and report them, instead of an aggregation on the driver.
 
-Two ways, with the same result. On the driver: a native aggregation of the batch, collected; nothing calls the tracker
-but the driver (`spark_client.counting.groups`). On the executors, here: an Arrow operator that the rows pass through,
-which reports when its input is exhausted and fails the task if the tracker does not answer. It must never report before
-that, nor change a row.
+A probe is an Arrow operator that the rows pass through. It reports when its input is exhausted, and fails the task if
+the tracker does not answer. It must never report before that, nor change a row.
 
 Each attempt of a task reports under a name of its own, and adds that to an accumulator. Spark adds up those of
 successful attempts only, so what is in it when the batch's work is done is what counts: one attempt a partition, the
@@ -69,12 +67,12 @@ class Manifest:
         self.kept: Accumulator[Units] = context.accumulator({}, _Latest())  #: for the tasks, which only add to it
 
     def begin(self) -> None:
-        """Another batch begins: what the last one has left is forgotten."""
+        """Forget the units of the last batch, since another one begins."""
         self.kept.value = {}
 
     @property
     def units(self) -> list[str]:
-        """What has been kept since."""
+        """The units that have been kept since."""
         return sorted(unit for _, units in self.kept.value.values() for unit in set(units))
 
 
@@ -86,7 +84,7 @@ def _client(trackers: Trackers) -> JobClient:
 
 @dataclass(frozen=True)
 class TaskPromises:
-    """What tasks promise for a source, of the rows that pass: it rides in the unit that counts them.
+    """The promises that tasks make for a source, of the rows that pass: they ride in the unit that counts the rows.
 
     Attributes:
         front: the front's name.
@@ -136,8 +134,8 @@ class ExecutorProbe:
         segment: whose elements pass here.
         direction: which way.
         rule: how rows fall into substreams.
-        epoch: which (query, run, batch); None: as the task's own context says, in a query without `foreachBatch`.
-        kept: told which units each partition has reported, in attempts that Spark keeps.
+        epoch: which (query, run, batch); None: that of the task's own context, in a query without `foreachBatch`.
+        kept: collects the units that each partition has reported, in attempts that Spark keeps.
         seals: whether the query seals its batches: units are then each attempt's own.
         largest: what one report may have.
         promises: what the tasks promise of the rows; None: the driver does, or nobody.

@@ -54,7 +54,7 @@ class Run:
     """A run that is open at the tracker.
 
     Args:
-        client: of the job; it repeats a call that gets no answer for as long as its `retry_for` says.
+        client: of the job; it repeats a call that gets no answer for as long as its `retry_for`.
         job: that is tracked.
         query: the query's id.
         run: the run's id.
@@ -122,7 +122,7 @@ class Run:
         return self._producer.epoch(epoch)
 
     def send(self, report: Report, epoch: int) -> list[Outcome]:
-        """Report what the driver has to say of an epoch, before Spark commits it.
+        """Send the driver's report of an epoch, before Spark commits it.
 
         Returns:
             What became of each message.
@@ -143,7 +143,7 @@ class Run:
         return [answer.outcome for _, answer in answers]
 
     def seal(self, epoch: int, units: Sequence[str]) -> None:
-        """Fixes what counts of an epoch: the driver's report and these units. Spark may commit it afterwards.
+        """Seal an epoch: the driver's report and these units count, and no others. Spark may commit it afterwards.
 
         Raises:
             TrackingError: a report of one of them never arrived; the batch must not be committed.
@@ -172,12 +172,12 @@ class Run:
         return bool(self._staged)
 
     def expect(self, epoch: int) -> None:
-        """Something of this epoch is staged, by the driver or by executors."""
+        """Note that something of this epoch is staged, by the driver or by executors."""
         with self._lock:
             self._staged.add(epoch)
 
     def committed(self, epoch: int, promises: Sequence[Frontier | Finish] = ()) -> None:
-        """Spark has committed a batch: the tracker may let it take effect. One attempt.
+        """Have a batch take effect, since Spark has committed it. One attempt.
 
         Raises:
             TrackerError: it refuses; the run has failed then.
@@ -197,7 +197,7 @@ class Run:
             self.last_epoch = epoch if self.last_epoch is None else max(epoch, self.last_epoch)
 
     def await_committed(self, epoch: int) -> None:
-        """As `committed`, and waits for a tracker that is away, until `hurry` has set an end to that.
+        """Do as `committed`, and wait for a tracker that is away, until `hurry` has set an end to that.
 
         Raises:
             TrackerError: it refuses; the run has failed then.
@@ -215,7 +215,7 @@ class Run:
         self._producer.commit(promises=promises)
 
     def hurry(self, patience: float) -> None:
-        """The query is being stopped: from now on nothing waits for the tracker longer than that.
+        """Wait for the tracker no longer than that from now on, since the query is being stopped.
 
         Args:
             patience: seconds.
@@ -272,13 +272,12 @@ class Run:
             )
 
     def announce(self, front: LiveFront, patient: bool = True) -> None:
-        """Make the promises of a front that wait for no batch. What has to wait for one all the same stays due.
+        """Make the promises of a front that wait for no batch. One that has to wait for a batch all the same stays due.
 
-        What has ended is done: another count of it, as of a load that was rewritten since, is passed over with a
+        Another count of a substream that has ended, as of a load that was rewritten since, is passed over with a
         warning, and stops nothing else.
 
         Args:
-            front: it.
             patient: whether a tracker that is away is waited for; else the caller calls again.
 
         Raises:
@@ -337,7 +336,7 @@ class Run:
     def subscribe(
         self, after: Place, segments: Sequence[str], max_age: timedelta | None, name: str | None = None
     ) -> Subscriptions:
-        """Has the trackers keep the query's events until they are acknowledged; under the query's id.
+        """Have the trackers keep the query's events until they are acknowledged; under the query's id.
 
         Args:
             after: the place of a query that has no subscription yet.
@@ -416,7 +415,7 @@ class Run:
         return ended
 
     def ended_otherwise(self, promises: Iterable[CommitPromise], patient: bool) -> dict[Expected, int]:
-        """Count of substreams that have ended when their front had given another one, and that one.
+        """Return the promised counts of substreams that have ended with another count, and that one.
 
         Args:
             promises: those that are to be made.

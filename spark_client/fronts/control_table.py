@@ -16,7 +16,7 @@ from spark_client.fronts.timetable import count_of, when_of
 
 
 class ControlTable(ByCount):
-    """A control table of a database: trusts the counts that it has, and the time up to which it says they are all.
+    """A control table of a database: trusts the counts that it has, and the time up to which they are complete.
 
     Args:
         connect: makes a DB-API 2 connection; called in the driver, at every look.

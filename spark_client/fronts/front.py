@@ -40,7 +40,7 @@ _PATIENCE: Final = 60.0  #: seconds for which a look may fail, before the query 
 
 @dataclass(slots=True)
 class Promises:
-    """What a batch lets a source promise."""
+    """The promises that a batch lets a source make."""
 
     closed: list[Substream] = field(default_factory=list)
     frontiers: list[Frontier] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Promises:
         return bool(self.closed or self.frontiers)
 
     def add_to(self, report: Report, front: str) -> None:
-        """Put them into the report of the epoch that made them."""
+        """Put the promises into the report of the epoch that made them."""
         for frontier in self.frontiers:
             report.frontier(frontier.front, frontier.time, frontier.scope)
         for scope, name, end_time in self.closed:
@@ -60,7 +60,7 @@ Promiser: TypeAlias = Callable[[Sequence[Group]], Promises]  #: what a front mak
 
 
 def _nothing(groups: Sequence[Group]) -> Promises:  # noqa: ARG001
-    """Return what a front promises that no row moves."""
+    """Promise nothing, as a front that no row moves."""
     return Promises()
 
 
@@ -95,8 +95,7 @@ class Front:
         moves_progress: whether it promises, from global aggregates alone, times for all scopes, as an exact watermark
             needs them.
         overlapping: whether it promises for all windows up to a time, or for all substreams at once, so that windows
-            may overlap. One that names a window by a row, or by a time in it, means one of several then, and nobody
-            knows which.
+            may overlap. A window that is named by a row, or by a time in it, would be one of several then.
         automatic: whether it promises anything before it is finished.
         counts: whether its promises are about how many rows there are, so that all have to be counted by substream.
         refresh: seconds between two looks at where its promises come from; None: at nothing but rows.
@@ -287,7 +286,7 @@ class LiveFront:
         """
 
     def look(self, at_once: bool = False) -> None:
-        """Learn what is new where its promises come from, if it is time. What fails is tried again for a minute.
+        """Learn what is new where its promises come from, if it is time. A failing look is repeated for a minute.
 
         Args:
             at_once: it is time, and what fails is raised.

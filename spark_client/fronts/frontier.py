@@ -51,7 +51,7 @@ class _Newest:
 
 
 class BoundedOutOfOrderness(Front):
-    """Time as the rows tell it, with an allowed delay: exported as `Frontier`.
+    """The newest time of the rows, less an allowed delay: exported as `Frontier`.
 
     The source promises that no row will come that is more than `allowed_delay` older than the newest one of its
     partition. That is the guess a watermark makes; the tracker takes it for each partition of the source by itself, and
@@ -60,7 +60,7 @@ class BoundedOutOfOrderness(Front):
     Args:
         allowed_delay: how much older than the newest row of its partition a row may be: ``"10 minutes"``, a timedelta;
             ``"0 seconds"`` where each partition is in order.
-        partition: a column that says which partition of the source a row came from, 0 to `partitions` - 1.
+        partition: the column with the partition of the source that a row came from, 0 to `partitions` - 1.
         partitions: how many there are; each is a front of its own.
         per_scope: promise for each scope by itself, by the newest row of that scope: where each tenant's rows come in
             the order of its own clock. Costs an aggregation of the source's rows by substream; such promises do not

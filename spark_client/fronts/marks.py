@@ -17,10 +17,10 @@ _OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more a
 
 
 class Marks(Front):
-    """Rows that say they are the last of their substream.
+    """Rows that are marked as the last ones of their substream.
 
     Args:
-        last: a boolean column. A substream is closed with the batch in which a row of it says true.
+        last: a boolean column. A substream is closed with the batch in which it is true in one of its rows.
 
     >>> Marks("is_last")
     Marks('is_last')

@@ -1,11 +1,11 @@
-"""`ResultsOf`: jobs in a chain. What one tracked job has written of a substream promises the same in the next.
+"""`ResultsOf`: jobs in a chain. The receipt of a substream in one tracked job is a promise in the next.
 
-The end in the first job is no promise: its results are written in a later batch. The receipt is: it is written after
-the results, and has their number. So the next job waits for that many rows, in whatever order they reach it.
+The end in the first job would be none: its results are written in a later batch. The receipt is written after the
+results, and has their number. So the next job waits for that many rows, in whatever order they reach it.
 
-A directory of receipts appears whole and never changes, so each is read once. What a substream has is added up in the
-order of the job's events, up to the first end that counts: so it is the same number whenever it is found, whatever
-comes after that end.
+A directory of receipts appears whole and never changes, so each is read once. The results of a substream are added up
+in the order of the job's events, up to the first end that counts: so their number is the same whenever it is found,
+whatever comes after that end.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _has_revisions(rows: DataFrame) -> bool:
 
 
 class _Receipt(NamedTuple):
-    """What is needed of a receipt; they come in the order of the job's events."""
+    """The columns of a receipt that are needed. Receipts sort in the order of the job's events."""
 
     seq: int
     scope: str

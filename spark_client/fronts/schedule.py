@@ -14,7 +14,7 @@ from spark_client.fronts.front import Rows, SourceRows
 
 
 class Counts(NamedTuple):
-    """What a function gives to `Schedule`, or a driver to `Tracking.expect`.
+    """Counts as a function gives them to `Schedule`.
 
     Attributes:
         rows: of (scope, when, count), or of (when, count) if the source has no scope.

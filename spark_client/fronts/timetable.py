@@ -1,8 +1,8 @@
-"""What a user's schedule says: for each substream how many rows it will have, whatever its times are given as.
+"""The rows of a user's schedule, read: how many rows each substream will have, in whatever form times are given.
 
 A time in a schedule is read as the type of the source's time column demands, or refused: never cast on the way, since a
-cast goes through the session's time zone and would give a day the count of the day before it. Nothing here knows of
-trackers.
+cast goes through the session's time zone and would give a day the count of the day before it. Nothing here
+depends on a tracker.
 """
 
 from __future__ import annotations
