@@ -34,8 +34,10 @@ from tracker.journal import (
     LostTrackError,
     Record,
     Recovery,
+    RestoreUnfinishedError,
     follow_journal,
     open_journal,
+    set_journal_aside,
 )
 from tracker.journal.objects import ObjectsAddress, open_objects_journal
 from tracker.journal.objects.address import try_conditions
@@ -916,6 +918,40 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delitem(sys.modules, "tracker.store.objects", raising=False)
     with pytest.raises(JournalError, match=r"pip install 'substream-tracker\[object-store\]'"):
         open_objects_journal("s3://nowhere/a")
+
+
+def test_a_journal_set_aside_makes_way_for_a_backup_and_can_be_opened(place: Place) -> None:
+    sleeper, _, _ = opened(place.address().replace("lease=1", "lease=3600"))
+    sleeper.append(records(2))
+    sleeper.snapshot(2, {"old": True})
+    lagging = standby(place.address())
+    _, following = lagging.follow()
+    aside = set_journal_aside(place.address())
+    with pytest.raises(RestoreUnfinishedError, match="was interrupted"):
+        opened(place.address())
+    journal = open_journal(place.address(), restoring=True)
+    recovery = journal.recover()
+    assert (recovery.state, [*recovery.records], recovery.damage) == (None, [], ())
+    assert journal.append(records(1, start=7)) == 1
+    journal.snapshot(1, {"new": True})
+    journal.end_restore()
+    journal.close()
+    with pytest.raises(JournalGoneError, match="another tracker has taken over"):
+        sleeper.append(records(1))
+    following._look_s = 0  # type: ignore[attr-defined]
+    with pytest.raises(LostTrackError):
+        read(following, 1)
+    journal, recovery, found = opened(place.address())
+    assert (recovery.state, found, recovery.damage) == ({"new": True}, [], ())
+    journal.close()
+    folder, _, where = aside.partition(" in ")
+    base, _, options = place.address().partition("?")
+    assert base.startswith(where.partition(" at ")[0])
+    journal, recovery, found = opened(f"{base}/{folder}?{options}")
+    assert (recovery.state, found) == ({"old": True}, [])
+    journal.close()
+    lagging.close()
+    sleeper.close()
 
 
 @pytest.mark.parametrize(

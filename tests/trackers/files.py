@@ -38,7 +38,7 @@ class Sqlite:
         weather: draws which transactions fail.
     """
 
-    alone, moves = True, False
+    alone = True
 
     def __init__(self, base: Path, schedule: Schedule, weather: Weather) -> None:
         self._base = base

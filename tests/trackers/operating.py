@@ -53,7 +53,7 @@ class Operator:
         """Begin to restore a backup, unless there is none, or one is being restored."""
         if self.kept and (self.process.killed or not self._works):
             self.process, self._works = Process("operator"), True
-            self._holds = self._world.store.moves or self._world.schedule.random.random() < 0.5
+            self._holds = self._world.schedule.random.random() < 0.5
             self._world.schedule.start(self.process, self._restore)
 
     def kill(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from random import Random
 from typing import Any, Protocol
 
@@ -35,7 +35,6 @@ class Store(Protocol):
     """What keeps a journal."""
 
     alone: bool  #: whether it comes back older, or loses something, only while no tracker uses it
-    moves: bool  #: whether a backup is restored elsewhere, and trackers start there once it is
 
     def journal(self) -> Journal:
         """Open the journal as a standby does."""
@@ -94,7 +93,7 @@ class Weather:
 class Objects:
     """An object store in memory."""
 
-    alone, moves = False, True
+    alone = False
 
     def __init__(self, schedule: Schedule, weather: Weather, marks: str) -> None:
         self._schedule = schedule
@@ -121,11 +120,8 @@ class Objects:
         return LOSS in self._objects
 
     def restore(self, backup: Checked) -> Restored:
-        new = Objects(self._schedule, self._weather, f"{self._marks}+")
-        with new.named():
-            done = backups.restore("objects", backup)
-        self._objects, self._marks = new._objects, new._marks
-        return done
+        with self.named():
+            return backups.restore("objects", backup, replace=True)
 
     def read(self) -> Checked:
         with self.named():
@@ -134,14 +130,22 @@ class Objects:
     @contextmanager
     def named(self) -> Iterator[None]:
         """Let the operator's commands find the journal."""
-        found = backups.open_journal
-        backups.open_journal = lambda *_, **__: ObjectsJournal(
-            self, "objects", LEASE_S, self._marks, False, lambda: self._schedule.now
-        )
+        found = backups.open_journal, backups.set_journal_aside
+
+        def opened(_: str, must_exist: bool = False, restoring: bool = False) -> ObjectsJournal:
+            return ObjectsJournal(
+                self, "objects", LEASE_S, self._marks, clock=lambda: self._schedule.now, restoring=restoring
+            )
+
+        def set_aside(where: str) -> str:
+            with closing(opened(where, restoring=True)) as journal:
+                return journal.move_aside()
+
+        backups.open_journal, backups.set_journal_aside = opened, set_aside
         try:
             yield
         finally:
-            backups.open_journal = found
+            backups.open_journal, backups.set_journal_aside = found
 
     def _ask(self, request: Callable[[], Any]) -> Any:
         fate = self._weather.before()
@@ -190,7 +194,7 @@ class Redis:
         weather: draws what fails.
     """
 
-    alone, moves = False, False
+    alone = False
 
     def __init__(self, port: int, prefix: str, schedule: Schedule, weather: Weather) -> None:
         self.where = f"redis://127.0.0.1:{port}/0?prefix={prefix}&lease={LEASE_S}&durability=memory"

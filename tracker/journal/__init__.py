@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,10 +25,9 @@ from .interface import (
     RestoreUnfinishedError,
 )
 from .memory import MemoryJournal
-from .ownership import Ownership
-from .setting_aside import end_file_restore, set_file_aside
-from .sqlite import SqliteJournal
-from .waiting import stand_by_file
+from .ownership import Ownership, stand_by_file
+from .replicated import ReplicatedJournal
+from .sqlite import SqliteJournal, set_file_aside
 
 if TYPE_CHECKING:
     from .objects.journal import ObjectsJournal
@@ -52,7 +52,6 @@ __all__ = [
     "RestoreUnfinishedError",
     "SqliteJournal",
     "announce_standby",
-    "end_restore",
     "follow_journal",
     "open_journal",
     "set_journal_aside",
@@ -91,7 +90,7 @@ def open_journal(where: str, must_exist: bool = False, restoring: bool = False) 
 
         return RedisJournal(RedisAddress.parse(where), restoring=restoring)
     if kind in _OBJECT_STORES:
-        return _objects_journal(where)
+        return _objects_journal(where, restoring=restoring)
     raise ValueError(
         f"{where!r} is not a journal; use 'memory', 'sqlite:PATH', 'redis://HOST:PORT', 's3://BUCKET/PREFIX', "
         "'gs://BUCKET/PREFIX', 'az://CONTAINER/PREFIX' or 'file:///DIRECTORY'"
@@ -112,7 +111,7 @@ def announce_standby(where: str) -> Ownership | None:
 
 
 def set_journal_aside(where: str) -> str:
-    """Move all of a journal elsewhere, so that a backup can take its place: until `end_restore` nobody else opens it.
+    """Move all of a journal elsewhere, so that a backup can take its place. Until it has, no tracker starts there.
 
     Nothing is removed.
 
@@ -130,32 +129,10 @@ def set_journal_aside(where: str) -> str:
     kind, _, path = where.partition(":")
     if kind == "sqlite" and path:
         return set_file_aside(path)
-    if kind.startswith("redis"):
-        from .redis import RedisAddress, set_keys_aside
-
-        return set_keys_aside(RedisAddress.parse(where))
-    raise JournalError(
-        f"a journal of the kind {kind!r} cannot be set aside: restore into an empty place, another directory or "
-        "prefix, and start the trackers with that address"
-    )
-
-
-def end_restore(where: str) -> None:
-    """Let trackers start on a journal again that was set aside: the backup is in its place.
-
-    Args:
-        where: as for `open_journal`.
-
-    Raises:
-        JournalError: the journal cannot be reached.
-    """
-    kind, _, path = where.partition(":")
-    if kind == "sqlite":
-        end_file_restore(path)
-    elif kind.startswith("redis"):
-        from .redis import RedisAddress, end_keys_restore
-
-        end_keys_restore(RedisAddress.parse(where))
+    with closing(open_journal(where, restoring=True)) as journal:
+        if not isinstance(journal, ReplicatedJournal):
+            raise JournalError(f"a journal of the kind {kind!r} cannot be set aside")
+        return journal.move_aside()
 
 
 def follow_journal(where: str) -> FollowableJournal | None:
@@ -181,7 +158,7 @@ def follow_journal(where: str) -> FollowableJournal | None:
     return RedisJournal(RedisAddress.parse(where), follow=True)
 
 
-def _objects_journal(where: str, follow: bool = False) -> ObjectsJournal:
+def _objects_journal(where: str, follow: bool = False, restoring: bool = False) -> ObjectsJournal:
     from .objects import open_objects_journal
 
-    return open_objects_journal(where, follow)
+    return open_objects_journal(where, follow, restoring)

@@ -195,6 +195,9 @@ class Journal(Protocol):
             JournalError: the state could not be kept; nothing is dropped.
         """
 
+    def end_restore(self) -> None:
+        """Let trackers start on a journal again that was set aside: the backup is in its place."""
+
     def close(self) -> None:
         """Release the journal. Closing it again does nothing."""
 

@@ -46,5 +46,8 @@ class MemoryJournal:
     def snapshot(self, number: int, state: Any) -> int:  # noqa: ARG002
         return 0
 
+    def end_restore(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -32,6 +32,7 @@ from .interface import (
     Place,
     Record,
     Recovery,
+    RestoreUnfinishedError,
 )
 from .mark import Marked
 
@@ -86,6 +87,7 @@ class ReplicatedJournal(ABC):
         lease: the lease.
         marks: the marks.
         parts: closed after the lease, in order.
+        restoring: whether a backup is being put into it.
     """
 
     instant = False
@@ -93,8 +95,11 @@ class ReplicatedJournal(ABC):
     failures: ClassVar[type[Exception]]  #: of requests to the store
     remedy: ClassVar[str]  #: of a loss
 
-    def __init__(self, where: str, log: Log, lease: Lease, marks: Marks, parts: Iterable[Closable]) -> None:
+    def __init__(
+        self, where: str, log: Log, lease: Lease, marks: Marks, parts: Iterable[Closable], restoring: bool
+    ) -> None:
         self._where = where
+        self._restoring = restoring
         self._log = log
         self._lease = lease
         self._marks = marks
@@ -125,6 +130,18 @@ class ReplicatedJournal(ABC):
     @abstractmethod
     def _keep_aside(self, number: int, text: str) -> None:
         """Leave a record out from now on."""
+
+    @abstractmethod
+    def _awaits_backup(self) -> bool:
+        """Return whether the journal was moved aside for a backup that is not in its place yet."""
+
+    @abstractmethod
+    def _move_aside(self) -> str:
+        """Note that a backup is to come, move all elsewhere, and return where it is; empty: there was nothing."""
+
+    @abstractmethod
+    def _end_restore(self) -> None:
+        """Remove the note that a backup is to come."""
 
     # ---------------------------------------------------------------- owning
 
@@ -199,7 +216,25 @@ class ReplicatedJournal(ABC):
 
     def recover(self, accept_loss: bool = False, followed: Place | None = None) -> Recovery:
         with self._asking():
+            if not self._restoring and self._awaits_backup():
+                raise RestoreUnfinishedError(self._where)
             return self._recover(accept_loss, followed)
+
+    def move_aside(self) -> str:
+        """Move all of the journal elsewhere, so that a backup can take its place; it must be this process's.
+
+        Returns:
+            Where it is now; empty: there was nothing.
+
+        Raises:
+            JournalError: it cannot be moved.
+        """
+        with self._asking():
+            return self._move_aside()
+
+    def end_restore(self) -> None:
+        with self._asking():
+            self._end_restore()
 
     def _recovered(
         self, state: Any, number: int, records: Iterator[Record], damage: Sequence[Damage], left_out: frozenset[LeftOut]

@@ -26,13 +26,14 @@ import ctypes
 import errno
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tracker.store.directory import sync
 
@@ -49,15 +50,19 @@ from .interface import (
     RestoreUnfinishedError,
 )
 from .mark import Mark, Marked
-from .ownership import Ownership
+from .ownership import Ownership, standby_of_file
 from .rows import APPLICATION, PAGE, Row, Rows, check, create, insert, records_of
-from .setting_aside import NOTE
 from .snapshots import SnapshotDamagedError, Snapshots
-from .waiting import standby_of_file
 
 _SMALLEST = 512  # bytes: SQLite's smallest page
 _CHECKPOINT = 64 << 20  # bytes: when the write-ahead log is so large, SQLite moves it into the file
 _TRIM = 4  # the most old rows that are removed with each group
+
+#: What a journal's files are called after its path; the lock stays, and so does what was set aside before.
+_BESIDE = re.compile(
+    r"|-wal|-shm|-journal|-mark|-set-aside(-\d+)?|-snapshot-\w+|-rebuilt(-unfinished)?(-wal|-journal)?"
+)
+NOTE: Final = "-restoring"  #: what the note is called, after the journal's path, that a backup is to come
 
 
 class SqliteJournal:
@@ -351,6 +356,10 @@ class SqliteJournal:
     def hand_over(self) -> None:
         self.close()  # the standby tries to get the lock all the time
 
+    def end_restore(self) -> None:
+        Path(self._beside(NOTE)).unlink(missing_ok=True)
+        sync(self._path.parent)
+
     def close(self) -> None:
         if self._closed:
             return
@@ -384,3 +393,49 @@ class SqliteJournal:
 
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def set_file_aside(path: str) -> str:
+    """Rename a journal's files, so that they are a journal under another name, and note first that a backup is to come.
+
+    Several files cannot be renamed in one step, and the backup comes after that. So the note is there from before the
+    first step until after the last one, and nobody else opens the journal meanwhile, or after an interruption.
+
+    Args:
+        path: the journal's.
+
+    Returns:
+        The journal's path now; empty: there was none.
+
+    Raises:
+        JournalLockedError: another process owns it.
+        JournalError: a file cannot be renamed.
+    """
+    journal = Path(path).absolute()
+    if not journal.parent.is_dir():
+        return ""
+    ownership = None
+    try:
+        ownership = Ownership(f"{journal}-lock", f"the journal {journal}")
+        names = [entry.name for entry in journal.parent.iterdir() if entry.name.startswith(journal.name)]
+        beside = [name.removeprefix(journal.name) for name in names]
+        os.close(os.open(f"{journal}{NOTE}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        sync(journal.parent)
+        aside = _free(f"{journal}-replaced-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+        moved = [suffix for suffix in beside if _BESIDE.fullmatch(suffix)]
+        for suffix in moved:
+            os.rename(f"{journal}{suffix}", f"{aside}{suffix}")
+        sync(journal.parent)
+    except OSError as error:
+        raise JournalError(f"the journal {journal} cannot be set aside: {error.strerror}") from error
+    finally:
+        if ownership is not None:
+            ownership.release()
+    return aside if moved else ""
+
+
+def _free(name: str) -> str:
+    taken, count = name, 1
+    while os.path.exists(taken):
+        taken, count = f"{name}-{count}", count + 1
+    return taken

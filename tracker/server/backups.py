@@ -21,7 +21,6 @@ from tracker.journal import (
     JournalLossError,
     LeftOut,
     Record,
-    end_restore,
     open_journal,
     set_journal_aside,
 )
@@ -122,7 +121,7 @@ def restore(where: str, backup: Checked, replace: bool = False, same_log: bool =
             raise BackupError(f"the journal {where} is not empty; {_EMPTY}")
         number = journal.append([Record(Method.RESTORED, state.at, payload)])
         journal.snapshot(number, state.dump())
-    end_restore(where)
+        journal.end_restore()
     _check(where, number)
     logs = {job: state.tracker.log_id(job) for job in sorted(state.tracker.jobs())}
     return Restored(header, logs, ended, aside)

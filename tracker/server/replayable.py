@@ -331,8 +331,7 @@ def refuse_ended(number: int, record: Record) -> None:
     if record.method == Method.RESTORED:
         raise JournalError(
             f"the backup that was restored at record {number} is missing: the restore was interrupted, or its snapshot "
-            "was lost. Restore it again: `tracker restore FILE --journal ADDRESS --replace`; a journal of objects "
-            "into an empty place, another directory or prefix"
+            "was lost. Restore it again: `tracker restore FILE --journal ADDRESS --replace`"
         )
 
 

@@ -11,12 +11,13 @@ from .journal import ObjectsJournal
 __all__ = ["SCHEMES", "ObjectsAddress", "open_objects_journal"]
 
 
-def open_objects_journal(where: str, follow: bool = False) -> ObjectsJournal:
+def open_objects_journal(where: str, follow: bool = False, restoring: bool = False) -> ObjectsJournal:
     """Open a journal in an object store.
 
     Args:
         where: such as ``s3://BUCKET/PREFIX``; see `ObjectsAddress`.
         follow: only read at first, and own the journal once `ObjectsJournal.try_to_own` has succeeded.
+        restoring: whether a backup is being put into it.
 
     Raises:
         ValueError: `where` has another form.
@@ -30,4 +31,4 @@ def open_objects_journal(where: str, follow: bool = False) -> ObjectsJournal:
         try_conditions(objects, str(address))
     except StoreError as error:
         raise unusable(str(address), error) from error
-    return ObjectsJournal(objects, str(address), address.lease, address.marks, follow)
+    return ObjectsJournal(objects, str(address), address.lease, address.marks, follow, restoring=restoring)

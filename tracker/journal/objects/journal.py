@@ -8,6 +8,8 @@
     set-aside/NUMBER        records that every recovery leaves out
     lost                    the last record that was acknowledged and is lost, as long as nobody has accepted that
     damaged/TIME/…          snapshots that could not be read
+    replaced/TIME/…         the journal that was here before a backup was restored; it can be opened there
+    restoring               there from before a journal is moved there until the backup is in its place
 
 See `log` for why nothing is lost or written twice, and docs/howto/journals.md for what an operator has to know.
 """
@@ -38,13 +40,14 @@ from ..replicated import ReplicatedJournal, left_out, new_holder
 from ..snapshots import SnapshotDamagedError
 from .address import unusable
 from .chain import Chain, CutError, Survey
-from .entries import Entry
+from .entries import Entry, name_of, position_of
 from .following import ObjectsFollowing
 from .lease import Lease
-from .log import Log
+from .log import LOSS, Log
 from .marks import Marks
 from .snapshots import ObjectsSnapshots, Taken
 
+_RESTORING: Final = "restoring"
 _KEPT: Final = 64 << 20  # bytes of the log that are not read a second time
 
 
@@ -58,6 +61,7 @@ class ObjectsJournal(ReplicatedJournal):
         marks: a directory of this machine for notes about commands under way.
         follow: only read at first, as `follow` does it, and own the journal once `try_to_own` has succeeded.
         clock: a monotonic one, in seconds.
+        restoring: whether a backup is being put into it.
 
     Raises:
         JournalLockedError: another tracker uses it, and `follow` is False.
@@ -79,6 +83,7 @@ class ObjectsJournal(ReplicatedJournal):
         marks: str,
         follow: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        restoring: bool = False,
     ) -> None:
         self._objects = objects
         self._look_s = lease / 10
@@ -88,7 +93,7 @@ class ObjectsJournal(ReplicatedJournal):
         self._snapshots = ObjectsSnapshots(objects, where)
         noted = Marks(marks, where)
         leased = Lease(objects, log, self._snapshots, where, holder, lease, clock)
-        super().__init__(where, log, leased, noted, (noted, log))
+        super().__init__(where, log, leased, noted, (noted, log), restoring)
         with self._opening():
             if not follow:
                 self._lease.acquire()
@@ -110,6 +115,10 @@ class ObjectsJournal(ReplicatedJournal):
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
         if not (claim := self._lease.claim):
             raise JournalLockedError(f"another tracker has {self._where}, or nobody has claimed it yet")
+        if self._awaits_backup():
+            # What may be left of the log is given up with the first group.
+            self._log.begin(claim, 0, 0, accepts_loss=True)
+            return self._recovered(None, 0, iter(()), (), frozenset())
         aside = time.strftime("damaged/%Y%m%dT%H%M%S", time.gmtime())
         damage: list[Damage] = []
         spoilt: list[Taken] = []
@@ -177,6 +186,34 @@ class ObjectsJournal(ReplicatedJournal):
         names = ((name.rpartition("/")[2], name) for name in self._objects.names("set-aside"))
         contents = ((number, self._objects.get(name)) for number, name in names if number.isdecimal())
         return left_out((int(number), content) for number, content in contents if content is not None)
+
+    # ---------------------------------------------------------------- making way for a backup
+
+    def _awaits_backup(self) -> bool:
+        return self._objects.get(_RESTORING) is not None
+
+    def _move_aside(self) -> str:
+        """Copy all, and then remove all but the claims.
+
+        A tracker that sleeps so finds this one's claim in the place of its next entry. The claims are copied, too: they
+        are positions of the log that was here.
+        """
+        self._objects.put(_RESTORING, b"a backup is to come")
+        names = [name for folder in ("log", "snapshots", "set-aside") for name in self._objects.names(folder)]
+        claims = [*self._objects.names("claims")]
+        kept = {name_of(position_of(name)) for name in claims}
+        moved = [name for name in [*names, LOSS] if name not in kept]
+        aside = time.strftime("replaced/%Y%m%dT%H%M%S", time.gmtime())
+        found = False
+        for name in [*names, *claims, LOSS]:
+            if (content := self._objects.get(name)) is not None:
+                self._objects.put(f"{aside}/{name}", content)
+                found = found or name in moved
+        self._objects.delete(moved)
+        return f"{aside} in {self._where}" if found else ""
+
+    def _end_restore(self) -> None:
+        self._objects.delete([_RESTORING])
 
     # ---------------------------------------------------------------- writing
 

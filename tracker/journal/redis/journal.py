@@ -23,10 +23,10 @@ from ..interface import (
     Place,
     Record,
     Recovery,
-    RestoreUnfinishedError,
 )
 from ..replicated import Group, HeldBack, ReplicatedJournal, left_out
 from ..snapshots import SnapshotDamagedError
+from . import scripts
 from .address import RedisAddress
 from .confirming import Confirming
 from .connecting import LOST
@@ -121,14 +121,13 @@ class RedisJournal(ReplicatedJournal):
     _marks: Marks
 
     def __init__(self, address: RedisAddress, follow: bool = False, restoring: bool = False) -> None:
-        self._restoring = restoring
         self._accepts_loss = False
         self._keys = Keys(address)
         self._snapshots = RedisSnapshots(self._keys)
         self._confirming = Confirming(self._keys)
         log, marks = Log(self._keys), Marks(self._keys)
         parts = (self._confirming, marks, self._snapshots, log)
-        super().__init__(str(address), log, Lease(self._keys), marks, parts)
+        super().__init__(str(address), log, Lease(self._keys), marks, parts, restoring)
         with self._opening():
             self._log.check()
             if not follow:
@@ -146,8 +145,6 @@ class RedisJournal(ReplicatedJournal):
     # ---------------------------------------------------------------- reading
 
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
-        if not self._restoring and self._log.client.hget(self._keys.top, "restoring") is not None:
-            raise RestoreUnfinishedError(self._keys.address)
         aside = self._keys.damaged(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
         if followed is None:
             state, number, entry, damage = self._newest_snapshot(aside)
@@ -200,6 +197,30 @@ class RedisJournal(ReplicatedJournal):
                     if reading.number == last:
                         return
             raise JournalError(f"{self._keys.address} could be read a moment ago and now cannot: {reading.problem}")
+
+    # ---------------------------------------------------------------- making way for a backup
+
+    def _awaits_backup(self) -> bool:
+        return self._log.client.hget(self._keys.top, "restoring") is not None
+
+    def _move_aside(self) -> str:
+        aside = self._keys.replaced(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
+        names = [*self._names()]
+        renamed = [f"{aside}:{name.removeprefix(f'{self._keys.base}:')}" for name in names]
+        return aside if self._log.client.eval(scripts.RENAME, 2 * len(names), *names, *renamed) else ""
+
+    def _names(self) -> Iterator[str]:
+        keys, client = self._keys, self._log.client
+        yield from (keys.top, keys.log, keys.snapshots, keys.unfinished, keys.marks, keys.set_aside)
+        begun = {name.decode() for name in client.smembers(keys.unfinished)}
+        for entry in {*self._snapshots.entries(), *begun}:
+            place = 0
+            while client.exists(keys.piece(entry, place)):
+                yield keys.piece(entry, place)
+                place += 1
+
+    def _end_restore(self) -> None:
+        self._log.client.hdel(self._keys.top, "restoring")
 
     # ---------------------------------------------------------------- writing
 

@@ -162,3 +162,23 @@ end
 if #kept >= tonumber(ARGV[4]) then redis.call('XTRIM', KEYS[1], 'MINID', kept[tonumber(ARGV[4])][3]) end
 return dropped
 """
+
+#: Keys: those that may be there, the top first, and then, in the same order, their new names. Returns how many were
+#: there. The next term is left out: a tracker that sleeps finds, when it wakes up, a later term in the place of its own
+#: one, and no beginning of the term after its own. So it takes itself for replaced, and nothing for lost.
+#: The new top notes that a backup is to come.
+RENAME: Final = """
+local moved = 0
+local id = redis.call('HGET', KEYS[1], 'id')
+for place = 1, #KEYS / 2 do
+  if redis.call('EXISTS', KEYS[place]) == 1 then
+    redis.call('RENAME', KEYS[place], KEYS[#KEYS / 2 + place])
+    moved = moved + 1
+  end
+end
+if id then
+  redis.call('HSET', KEYS[1], 'id', string.format('%d-0', tonumber(string.match(id, '^%d+')) + 1), 'last', '0')
+end
+redis.call('HSET', KEYS[1], 'restoring', '1')
+return moved
+"""
