@@ -89,5 +89,5 @@ def test_the_docs_have_what_each_promise_trusts_as_its_receipts_have_it() -> Non
     public = [getattr(spark_client, name) for name in spark_client.__all__]
     fronts = [each for each in public if isinstance(each, type) and issubclass(each, Front)]
     words = {each.__name__: each.trusts for each in fronts if each is not Front}
-    assert {name: said for name, said in words.items() if not said or f" | {said} | " not in table} == {}
+    assert {name: said for name, said in words.items() if not said or f" | {said} |" not in table} == {}
     assert len(words) >= 8
