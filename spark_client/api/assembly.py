@@ -135,16 +135,16 @@ class Assembly:
         tracked: FunctionQuery
         if isinstance(writer, KeyedWriter):
             check_provider(self.spark)
-            tracked = runtime.keyed_query(plan, writer.keyed, self.client, rows.front)
+            tracked = runtime.keyed_query(plan, writer.keyed, self.spark, self.client)
             self._check_declared(plan, tracked, {plan.name: 0 if last_commit(checkpoint) is None else 1})
             read = self._with_state(rows, writer.keyed, checkpoint)
         else:
-            batches = tracked = runtime.batch_query(plan, self.spark, self.client, rows.front, self.definition.largest)
+            batches = tracked = runtime.batch_query(plan, self.spark, self.client, self.definition.largest)
             self._check_declared(plan, tracked, batches.processor.kept(_next_epoch(checkpoint)))
             read = _reader_of(plan, rows.reader).stream(wake_ups(plan, self.spark), batches.counting.observed)
         if self.metrics is not None:
             tracked.metrics = self.metrics.query(writer.name)
-        _look(rows, checkpoint)
+        tracked.look()
         return tracked, _start(writer, read, tracked, checkpoint)
 
     def native(self, reads: Sequence[Readable], checkpoint: Path) -> NativeQuery:
@@ -158,9 +158,10 @@ class Assembly:
         """
         for rows in reads:
             check_zone(rows)
-            _look(rows, checkpoint)
         opens = partial(runtime.open_run, self.client, self.settings.job, False)
-        return NativeQuery([Read(rows.plan, rows.front) for rows in reads], checkpoint, opens)
+        tracked = NativeQuery([Read.of(rows.plan, self.spark) for rows in reads], checkpoint, opens)
+        tracked.look()
+        return tracked
 
     def events(self, **options: str) -> DataFrame:
         """Return the job's events as a streaming DataFrame, with options of the source ``tracker``."""
@@ -272,17 +273,6 @@ def check_zone(rows: Readable) -> None:
             f"source {rows.plan.segment!r} was declared while spark.sql.session.timeZone was {declared_in}, and it is "
             f"now {now}: where its rows belong depends on it. Set it before the declarations"
         )
-
-
-def _look(rows: Readable, checkpoint: Path) -> None:
-    """Let a stream's front learn what is there before its query starts.
-
-    Raises:
-        UsageError: what is there can be promised by nobody.
-    """
-    if rows.front is not None:
-        rows.front.committed(checkpoint, last_commit(checkpoint))
-        rows.front.look(at_once=True)
 
 
 def _warn_of_no_front(rows: Readable) -> None:

@@ -134,10 +134,9 @@ class Declarations:
         time = in_range(df, window[0], rule) if window is not None else None
         chosen.bind(SourceRows(segment, df, rule, scope_of, key, time))
         self._graph.declare_fronts(chosen.names, segment)
+        chosen.live(self._tracking.spark)  # refuses here what it could not look for when the query starts
         reader = SourceReader(df, origin)
-        return TrackedStream(
-            self._tracking, Readable(Stream(origin), reader.native(), reader, chosen.live(self._tracking.spark))
-        )
+        return TrackedStream(self._tracking, Readable(Stream(origin), reader.native(), reader))
 
     def channel(self, segment: str, path: str, *, keep: bool = False) -> FileChannel:
         """Return a channel of files between two queries.

@@ -13,7 +13,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.datasource import events
 from spark_client.datasource.options import WAKE_UP, options_of
 from spark_client.destinations.channel import Channel
-from spark_client.fronts.front import LiveFront
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.plan.wakeups import beside
@@ -122,13 +121,11 @@ class Readable:
         plan: what is declared of it.
         df: a streaming DataFrame with its columns, never run: what steps, and names of columns, are tried on.
         reader: makes what a query reads.
-        front: of its source, while its query runs; None: it receives from a channel.
     """
 
     plan: Stream
     df: DataFrame
     reader: Reader
-    front: LiveFront | None = None
 
 
 def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> DataFrame:

@@ -350,9 +350,10 @@ class Tracking:
         Raises:
             TrackingError: the tracker refuses.
         """
-        if stream.readable.front is None:
+        front = stream.readable.plan.input.front
+        if front is None:
             raise UsageError("only a source is finished; what is received from a channel ends when its senders do")
-        self._drains.finish(stream.readable.front)
+        self._drains.finish(front)
 
     def expect(
         self,
@@ -381,13 +382,15 @@ class Tracking:
 
         >>> tracking.expect(orders, [("berlin", date(2026, 3, 1), 1204)])                     # doctest: +SKIP
         """
-        front = stream.readable.front
+        front = stream.readable.plan.input.front
         if front is None:
             raise UsageError(
                 "expect gives counts to a source; what is received from a channel is counted by its senders"
             )
-        reading = [each for each in self._running.queries if front in each.fronts and each.query is not None]
-        front.expect([each.run for each in reading], rows, through, revise)
+        started = [each for each in self._running.queries if each.query is not None]
+        reading = [(live, each.run) for each in started for live in each.fronts if live.front is front]
+        live = reading[0][0] if reading else front.live(self.spark)
+        live.expect([run for _, run in reading], rows, through, revise)
 
     def drain(self, timeout: float | None = None) -> None:
         """Finish everything: sources stop between two batches, what was read is released, then all queries stop.

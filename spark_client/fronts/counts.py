@@ -44,6 +44,8 @@ class ByCount(Front):
 
     Attributes:
         table: counts that are known when the source is declared.
+        given: counts that a driver has given since, for the query's next start.
+        given_through: up to where counts are complete by what a driver has given; None: others may follow.
         remembers: whether what was given is given again by the next start; else it was given once, by a call.
         complete: whether there will be no other substreams up to the last window given.
     """
@@ -58,6 +60,13 @@ class ByCount(Front):
         self.revise = revise
         self.refresh: float = refresh
         self.table: dict[Substream, int] = {}
+        self.given: Mapping[Substream, Count] = {}
+        self.given_through: int | None = None
+
+    def give(self, counts: Mapping[Substream, Count], end: int | None) -> None:
+        """Take counts for the query that is to start, and up to where they are complete."""
+        self.given = {**self.given, **counts}
+        self.given_through = max((each for each in (self.given_through, end) if each is not None), default=None)
 
     def check_through(self) -> None:
         """Refuse a time up to whose window counts are complete, where rows do not have windows in common.
@@ -101,6 +110,7 @@ class LiveCounts(LiveFront):
         self.take(
             {substream: (count, front.revise) for substream, count in front.table.items()}, self.end_of(front.table)
         )
+        self.take(front.given, front.given_through)
 
     def counts_of(self, rows: Rows, revise: bool = False) -> dict[Substream, Count]:
         """Read counts that a driver gives.
@@ -252,7 +262,7 @@ class LiveCounts(LiveFront):
         counts = self.counts_of(rows, revise)
         end = self.end_of(counts, through)
         if not runs:
-            self.take(counts, end)
+            self.front.give(counts, end)
             return
         offer = _Offer(self, counts)
         for run in runs:
@@ -265,6 +275,8 @@ class LiveCounts(LiveFront):
                 "again, and give them again"
             )
         self.take(offer.left, end)
+        again = {each: count for each, count in counts.items() if each in self.front.given}
+        self.front.give({**offer.left, **again}, end)
         for run in runs:
             run.announce(self)
 

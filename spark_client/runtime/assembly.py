@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
 from spark_client.destinations.destination import Opening, Output
-from spark_client.fronts.front import LiveFront
 from spark_client.plan.batches import BatchId
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.streams import Direction
@@ -36,7 +35,6 @@ def batch_query(
     plan: QueryPlan,
     spark: SparkSession,
     client: JobClient | None = None,
-    front: LiveFront | None = None,
     largest: Largest | None = None,
 ) -> BatchQuery:
     """Return the runtime of a query. Its job is defined already.
@@ -44,7 +42,6 @@ def batch_query(
     Args:
         spark: the session that it is to run in.
         client: of the job; None: one of its own.
-        front: of its source; None: made from the plan.
         largest: what one report may have; None: the tracker is asked.
 
     Raises:
@@ -56,8 +53,6 @@ def batch_query(
     """
     settings, stream = plan.settings, plan.stream
     client = client or settings.trackers.client()
-    if front is None and stream.input.front is not None:
-        front = stream.input.front.live(spark)
     by_executors = settings.mode == "executors"
     manifest = Manifest(spark.sparkContext) if plan.seals or by_executors else None
     quarantine = Quarantine(plan.checkpoint, plan.late, None)
@@ -65,24 +60,20 @@ def batch_query(
     probed = partial(_probe, plan, manifest, largest)
     output = _output(plan, quarantine, probed if by_executors else None)
     return BatchQuery(
-        Read(stream, front),
+        Read.of(stream, spark),
         plan,
         partial(open_run, client, settings.job, plan.seals),
-        _processor(plan, spark, client, output, quarantine, has_fronts=front is not None),
+        _processor(plan, spark, client, output, quarantine, has_fronts=stream.input.front is not None),
         partial(probed, stream.segment, stream.input.direction) if by_executors else None,
         manifest,
     )
 
 
-def keyed_query(plan: QueryPlan, keyed: KeyedPlan, client: JobClient, front: LiveFront | None) -> KeyedQuery:
-    """Return the runtime of a query with a user's own state. Its job is defined already.
-
-    Args:
-        front: of its source; None: it receives from a channel.
-    """
+def keyed_query(plan: QueryPlan, keyed: KeyedPlan, spark: SparkSession, client: JobClient) -> KeyedQuery:
+    """Return the runtime of a query with a user's own state. Its job is defined already."""
     quarantine = Quarantine(plan.checkpoint, plan.late, None)
     opens = partial(open_run, client, plan.settings.job, False)
-    return KeyedQuery(Read(plan.stream, front), plan, keyed, opens, _output(plan, quarantine, None), quarantine)
+    return KeyedQuery(Read.of(plan.stream, spark), plan, keyed, opens, _output(plan, quarantine, None), quarantine)
 
 
 def probe_of(

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark_client.advice import explained
 from spark_client.counting.runs import ONE_ATTEMPT
 from spark_client.errors import TrackingError
-from spark_client.fronts.front import LiveFront
+from spark_client.fronts.front import Front
 from spark_client.plan.graph import JobGraph
 from spark_client.runtime.quiesce import Drain, Finish, HandOver, Quiesce
 from spark_client.runtime.running import Running
@@ -150,14 +150,15 @@ class Drains:
         if attempt is not None:
             attempt.stop()
 
-    def finish(self, front: LiveFront) -> None:
+    def finish(self, front: Front) -> None:
         """Finish a source: it will send nothing more.
 
         Raises:
             TrackingError: the tracker refuses.
         """
         try:
-            reading = next((query for query in self._running.queries if front in query.fronts), None)
+            queries = self._running.queries
+            reading = next((query for query in queries if any(live.front is front for live in query.fronts)), None)
             if reading is not None and reading.query is not None and reading.query.isActive:
                 reading.finish(front)
             else:

@@ -20,7 +20,7 @@ from spark_client.counting.batch import BatchResult, StateSize
 from spark_client.counting.given_counts import Ledger, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
-from spark_client.fronts.front import LiveFront
+from spark_client.fronts.front import Front, LiveFront
 from spark_client.plan.streams import Stream
 from spark_client.runtime.gate import Gate, Stopped
 from spark_client.runtime.metrics import QueryMetrics
@@ -52,6 +52,15 @@ class Read(NamedTuple):
 
     stream: Stream
     front: LiveFront | None
+
+    @classmethod
+    def of(cls, stream: Stream, spark: SparkSession) -> Read:
+        """Return a stream with a live front of its own.
+
+        Args:
+            spark: the session, in which the front reads times.
+        """
+        return cls(stream, None if stream.input.front is None else stream.input.front.live(spark))
 
 
 class TrackedQuery:
@@ -137,6 +146,16 @@ class TrackedQuery:
             except Exception as error:
                 self._refused = error
             self._opened.set()
+
+    def look(self) -> None:
+        """Let the fronts of its sources learn what is there before it starts.
+
+        Raises:
+            UsageError: what is there can be promised by nobody.
+        """
+        for front in self.fronts:
+            front.committed(self.checkpoint, last_commit(self.checkpoint))
+            front.look(at_once=True)
 
     def resumed(self, run: Run) -> None:
         """Make the promises that are known before any batch.
@@ -283,7 +302,7 @@ class TrackedQuery:
         """Let no batch in any more but the one that has begun: what its sources have is for the next deployment."""
         self.gate.admit(self.interrupted)
 
-    def finish(self, front: LiveFront) -> None:
+    def finish(self, front: Front) -> None:
         """Promise that a source will send nothing more, between two batches of the query, which runs.
 
         Raises:

@@ -341,7 +341,7 @@ class Finish(Drain):
         for query in entries:
             for front in query.fronts:
                 if query.has_operators and _runs(query):
-                    query.finish(front)  # it goes on, until what it holds has come out
+                    query.finish(front.front)  # it goes on, until what it holds has come out
                 for name in front.names:
                     self._client.finish_front(self._job, name)
         self._finished = True

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from pickle import dumps, loads
 from typing import Any, TypeAlias
 
 import pytest
@@ -235,9 +236,10 @@ def test_a_query_that_starts_again_in_one_tracking_forgets_no_deployment(source:
     run = source.begin("1", given(COUNTS))
     source.send(run, a=3, b=1)
     source.drain("1")
-    source.begin("2", given(COUNTS))
+    schedule = given(COUNTS)
+    source.begin("2", schedule)
     left = {("b", 0): (3, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
-    source.start()  # with the same front, which has nothing left to give
+    source.begin("2", schedule)
     assert source.accounts() == left
     source.begin("2", given(COUNTS))
     assert source.accounts() == left, "the next process still has the first deployment's file"
@@ -355,12 +357,16 @@ def test_counts_for_a_query_that_has_ended_are_refused(source: Source) -> None:
     assert source.accounts() == {("a", 0): (3, 0)}
 
 
-def test_counts_that_are_given_before_the_query_starts_go_with_it(source: Source) -> None:
-    source.begin("1", Schedule())
-    front = source.front
-    front.expect([], rows([("a", 0, 3)]))
-    source.start()
+def test_counts_given_before_a_query_starts_go_with_it_and_with_each_later_start(source: Source) -> None:
+    schedule = Schedule()
+    bind(schedule)
+    schedule.live(NoRows.sparkSession).expect([], rows([("a", 0, 3)]))  # type: ignore[arg-type]
+    run = source.begin("1", loads(dumps(schedule)))
     assert source.accounts() == {("a", 0): (3, 0)}
+    run = source.begin("1", schedule)
+    source.front.expect([run], rows([("a", 0, 4)]), revise=True)
+    source.begin("1", schedule)
+    assert source.accounts() == {("a", 0): (4, 0)}
 
 
 def test_another_count_of_what_has_ended_stops_nothing_else(source: Source, caplog: pytest.LogCaptureFixture) -> None:

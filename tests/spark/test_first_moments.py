@@ -88,7 +88,8 @@ class Job:
 
     def finish(self) -> None:
         """Its source has sent everything."""
-        self.tracking._drains.finish(next(query.fronts[0] for query in self.tracking._running.queries if query.fronts))
+        front = next(live.front for query in self.tracking._running.queries for live in query.fronts)
+        self.tracking._drains.finish(front)
 
     def rows(self) -> list[tuple[Any, ...]]:
         return sorted(chain(*self.given.values())) or rows_of(self.path / "out", self.spark, "rows")

@@ -82,7 +82,8 @@ def test_a_run_that_was_superseded_writes_nothing_in_a_drain(
     two = release(spark, tracker.address, job, feed, tmp_path)
     feed.put(row(2, 2))
     two.process_all_available()
-    two._drains.finish(two._running.queries[0].fronts[0])  # so the window has ended, and the dead one has rows of it
+    (front,) = (live.front for live in two._running.queries[0].fronts)
+    two._drains.finish(front)  # so the window has ended, and the dead one has rows of it
     with pytest.raises(TrackingError, match="writes nothing more: another run of the query has taken over"):
         dead.drain(spark)
     two.process_all_available()
