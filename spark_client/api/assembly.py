@@ -55,10 +55,6 @@ class Assembly:
 
     Attributes:
         spark: the session.
-        client: of the job.
-        settings: of the job.
-        graph: of the job.
-        definition: of the job.
         metrics: of the job; None: nobody counts.
         places: the directories of its queries.
     """

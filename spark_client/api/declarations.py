@@ -62,7 +62,7 @@ class Declarations:
         on_bad_rows: OnBadRows = "fail",
         counted: bool = False,
     ) -> TrackedStream:
-        """Rows that enter the job.
+        """Declare rows that enter the job.
 
         Args:
             df: a streaming DataFrame.
@@ -207,7 +207,7 @@ class Declarations:
         return KafkaChannel(segment, topic, servers, path, deduplicate, options)
 
     def receive(self, channel: Channel, max_epochs_per_trigger: int | None = None) -> TrackedStream:
-        """Rows that another query has sent into a channel.
+        """Receive rows that another query has sent into a channel.
 
         Args:
             channel: of `channel`, `table_channel` or `kafka_channel`.

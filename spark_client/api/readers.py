@@ -95,7 +95,6 @@ class ChannelReader:
 
     Attributes:
         spark: the session.
-        channel: it.
         max_epochs: at most so many of the senders' epochs in a batch; None: as many as the channel likes.
     """
 

@@ -343,7 +343,7 @@ class Tracking:
         self.check()
 
     def finish(self, stream: TrackedStream) -> None:
-        """A source will send nothing more: what it has sent so far is all. Cannot be taken back.
+        """Finish a source: what it has sent so far is all. This cannot be taken back.
 
         Call it when the query that reads the source has processed everything (`process_all_available`).
 

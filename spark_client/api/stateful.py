@@ -84,7 +84,7 @@ class StatefulDeclarations:
     def transform_with_state(
         self, stream: TrackedStream, processor: SubstreamProcessor, schema: T.StructType | str
     ) -> KeyedResults:
-        """Your own state for each substream, in Spark's state store, removed when the substream has ended.
+        """Keep state of your own for each substream, in Spark's state store, until the substream has ended.
 
         Spark's ``transformWithState`` with substreams as keys: no time to live and no watermark has to be guessed.
 

@@ -210,7 +210,7 @@ class EventStream(LastingReader):
             return iter([event_row(e) for e in options.range(client, start["seq"], end["seq"], start["log_id"])])
 
     def commit(self, end: Offset) -> None:
-        """Spark has committed the batch that ends there."""
+        """Let go of what a batch has read that Spark has committed."""
         if self._subscriptions is not None:
             with explained(self._options.job, self._options.subscription):
                 self._subscriptions.ack(kept_from(end, self._options.ordered))

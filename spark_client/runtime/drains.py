@@ -137,14 +137,14 @@ class Drains:
         return f"job {self._job!r} is not {what} after {timeout} s; it goes on.{missing} {drain}"
 
     def at_rest(self) -> None:
-        """No query runs any more: nobody has to listen, unless somebody waits for a drain."""
+        """Listen no longer, as no query runs any more, unless somebody waits for a drain."""
         with self._lock:
             if self._awaiting:
                 return
         self._watch.close()
 
     def stop(self) -> None:
-        """Nothing is listened for any more, and a drain that is under way takes no further step here."""
+        """Listen no longer, and take no further step of a drain that is under way."""
         self._watch.close()
         attempt = self._attempt
         if attempt is not None:

@@ -51,7 +51,7 @@ class Gate:
                 self._changed.notify_all()
 
     def done(self, epoch: int) -> None:
-        """The batch has done its work."""
+        """Note that a batch has done its work."""
         self.last_epoch = epoch
 
     def admit(self, epoch: int | None) -> None:
@@ -67,7 +67,7 @@ class Gate:
             self._paused = True
 
     def go_on(self) -> None:
-        """A batch that waits since `pause` comes in."""
+        """Let in a batch that waits since `pause`."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()
@@ -105,5 +105,5 @@ class Gate:
             return self._changed.wait_for(lambda: self._inside is None, timeout)
 
     def release(self) -> None:
-        """The query is being stopped: a batch that waits to come in may give up."""
+        """Let a batch that waits to come in give up, as the query is being stopped."""
         self._stopping.set()

@@ -57,7 +57,7 @@ class KeyedQuery(FunctionQuery):
         return query is not None and self._output.begun(query, epoch)
 
     def rest(self) -> None:
-        """It goes on, as it has to act on what ends."""
+        """Let the query go on, as it has to act on what ends."""
 
     def carry_out(self, batch: DataFrame, run: Run, epoch: int) -> tuple[BatchResult | None, list[Outcome]]:
         run.expect(epoch)  # its tasks report

@@ -95,11 +95,11 @@ class BatchProcessor(Protocol):
         ...
 
     def reported(self, run: Run, epoch: int, spark: SparkSession) -> None:
-        """The tracker has taken a batch's report."""
+        """Learn that the tracker has taken a batch's report."""
         ...
 
     def committed(self, epoch: int) -> None:
-        """Spark has committed an epoch."""
+        """Learn that Spark has committed an epoch."""
         ...
 
     def begun(self, query: str | None, epoch: int) -> bool:
@@ -132,5 +132,5 @@ class BatchProcessor(Protocol):
         ...
 
     def close(self) -> None:
-        """The query has stopped: gives back what it needed."""
+        """Give back what the query needed while it ran."""
         ...

@@ -46,8 +46,7 @@ class Read(NamedTuple):
     """A stream that a query reads.
 
     Attributes:
-        stream: it.
-        front: of its source, while the query runs; None: it receives from a channel.
+        front: of the stream's source, while the query runs; None: its rows come from a channel.
     """
 
     stream: Stream
@@ -260,7 +259,7 @@ class TrackedQuery:
             (run.await_committed if patient else run.committed)(last)
 
     def abandon(self) -> None:
-        """The tracker has refused this run: its query must not go on untracked."""
+        """Follow the query no longer, as the tracker has refused its run: it must not go on untracked."""
         self._closed = True
 
     def close(self, patient: bool = True) -> bool:

@@ -44,11 +44,9 @@ class QueryPlan:
     """A query whose batches this package processes.
 
     Attributes:
-        settings: of its job.
         stream: that it reads.
         release: what it releases of it; None: it passes the rows on.
         destination: where its rows go.
-        checkpoint: its own.
         late: where the table of what came late is.
         seals: whether what counts of a batch is fixed at the tracker before Spark commits it.
         compact_from: how many parts of state there may be before they are made one.

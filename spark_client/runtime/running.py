@@ -84,7 +84,7 @@ class Running:
         return query
 
     def _forget(self, tracked: TrackedQuery, query: str) -> None:
-        """It never ran."""
+        """Give up a query that never ran."""
         tracked.close(patient=False)
         tracked.unfollow()
         with self._lock:

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
 #: The beginning of the line before each table, and what the table describes.
 SIGNATURES: dict[str, Callable[..., Any]] = {
     "One object for each job": Tracking,
-    "Rows that enter the job": Tracking.source,
+    "Declare rows that enter the job": Tracking.source,
     "An aggregation whose rows": Tracking.release,
     "```": JobSpec,
 }
