@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -88,21 +89,13 @@ class Declarations:
         Raises:
             UsageError: a column is not there, a front does not fit, the segment is declared twice.
         """
-        if not df.isStreaming:
-            raise UsageError("source takes a streaming DataFrame (spark.readStream…); this one is a batch")
-        if TRACKER in df.columns:
-            raise UsageError(
-                f"the rows have a column {TRACKER!r} already: to read what another query sent, use receive"
-            )
-        check_columns(df, f"source {segment!r}")
+        _check_source(df, segment, front)
         named = {"scope": scope, "window": window and window[0], "substream": substream}
         window = window and dated(df, window)
         rule, *keys = declare(df, scope, window, substream)
         zone = zone_by_row(window)
         for value in identity:
             resolve(df, value, "identity")
-        if front is not None and not isinstance(front, Front):
-            raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier, ResultsOf, …")
         chosen = ManualFront() if front is None else copy.copy(front)  # what it learns here is of this source alone
         if (rule.slide or rule.shared) and not chosen.overlapping:
             raise UsageError(
@@ -283,3 +276,14 @@ class Declarations:
         self._graph.feed(origin.segment, state)
         self._graph.feed(state, channel.segment)
         channel.describe(schema, release.rule, None)
+
+
+def _check_source(df: DataFrame, segment: str, front: Any) -> None:
+    """Refuse rows that cannot be a source's, and what is no front."""
+    if not df.isStreaming:
+        raise UsageError("source takes a streaming DataFrame (spark.readStream…); this one is a batch")
+    if TRACKER in df.columns:
+        raise UsageError(f"the rows have a column {TRACKER!r} already: to read what another query sent, use receive")
+    check_columns(df, f"source {segment!r}")
+    if front is not None and not isinstance(front, Front):
+        raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier, ResultsOf, …")
