@@ -231,6 +231,7 @@ def test_a_driver_that_dies_in_a_hand_over_continues_it(it: Job, monkeypatch: py
         dying.setattr(HandOver, step, lambda *_: 1 / 0)
         with pytest.raises(TrackingError, match="the drain failed: division by zero"):
             tracking.hand_over(timeout=600)
+        tracking._drains._watch.close()  # one that is dead does not hear of it again
     # No stop(): its runs and guards stay open at the tracker, until the next driver takes them over.
     assert tracking.client.get_drain(it.job).state is DrainState.DRAINING
     it.put(row(4, 4))
