@@ -259,7 +259,6 @@ class LiveFront:
 
     def __init__(self, front: Front) -> None:
         self.front = front
-        self._looking = threading.Lock()
         self._lock = threading.Lock()
         self._made: dict[tuple[Any, ...], CommitPromise] = {}  # the last ones that the tracker has taken
         self._waiting: dict[tuple[Any, ...], CommitPromise] = {}  # those that it has not
@@ -289,9 +288,6 @@ class LiveFront:
     def look(self, at_once: bool = False) -> None:
         """Learn what is new where its promises come from, if it is time. A failing look is repeated for a minute.
 
-        Each query that reads the source looks, in a thread of its own. One of them looks for all, and holds up no
-        other's commits.
-
         Args:
             at_once: it is time, and what fails is raised.
 
@@ -300,8 +296,6 @@ class LiveFront:
         """
         refresh = self.front.refresh
         if refresh is None or not (at_once or time.monotonic() >= self._next):
-            return
-        if not self._looking.acquire(blocking=at_once):
             return
         try:
             self.read()
@@ -316,7 +310,6 @@ class LiveFront:
             _log.warning("%r: %s, and is tried again: %s", self.front, self.failing, error)
         finally:
             self._next = time.monotonic() + refresh
-            self._looking.release()
 
     def read(self) -> None:
         """Look once, and `promise` what follows. Quick, since commits wait for it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 
 import pytest
@@ -94,24 +93,3 @@ def test_a_failed_look_is_repeated_and_named_at_the_start(tmp_path: Path, caplog
     live.promised([first])
     live.look(at_once=True)
     assert live.due() == []
-
-
-def test_one_query_of_a_source_looks_for_all(tmp_path: Path) -> None:
-    begun, goes_on, looks = threading.Event(), threading.Event(), list[int]()
-
-    class Slow(LiveFront):
-        def read(self) -> None:
-            looks.append(1)
-            begun.set()
-            goes_on.wait()
-
-    live = Slow(Closings(tmp_path))
-    other = threading.Thread(target=live.look)
-    other.start()
-    begun.wait()
-    live.look()  # of a second query: it returns, and its commits go on
-    assert len(looks) == 1
-    goes_on.set()
-    other.join()
-    live.look(at_once=True)
-    assert len(looks) == 2
