@@ -81,7 +81,7 @@ def _opened(tracker: Tracker, substreams: int) -> NDArray[np.uint64]:
 
 def _run(tracker: Tracker, order: Passes, ids: NDArray[np.uint64] | None, epochs: Iterator[int]) -> float:
     """Entries per second over a pass that sends and one that receives; making the commands is not counted."""
-    log_id = tracker.job_status(JOB).log_id
+    log_id = tracker.view(JOB).status().log_id
     scopes = workload.scopes()
     rows = np.arange(order.entries, dtype=np.uint32)
     zeros, ones = np.zeros(order.entries, np.uint32), np.ones(order.entries, np.uint32)

@@ -83,7 +83,7 @@ class _Job:
         spec = Spec(JOB, "d1", ((SEGMENT, ()),), fronts=(FRONT,))
         self._apply(DefineJob(spec))
         self._apply(OpenProducer(JOB, "sender", "r1"))
-        self._log_id = self._tracker.job_status(JOB).log_id
+        self._log_id = self._tracker.view(JOB).status().log_id
         self._epoch = 0
         self._ids: NDArray[np.uint64] = np.empty(size, np.uint64)
         for place in range(0, size, _AT_ONCE):
@@ -134,11 +134,11 @@ class _Job:
         promise = Report(
             JOB, "sender", "r1", self._turned(), units=["unit"], promises=(Frontier(FRONT, through),), commit=True
         )
-        before = self._tracker.job_status(JOB).ended_substreams
+        before = self._tracker.view(JOB).status().ended_substreams
         start = time.thread_time_ns()
         self._apply(promise)
         spent = time.thread_time_ns() - start
-        if self._tracker.job_status(JOB).ended_substreams - before != _AT_ONCE:
+        if self._tracker.view(JOB).status().ended_substreams - before != _AT_ONCE:
             raise RuntimeError("the promise has not ended what it should have")
         return spent
 

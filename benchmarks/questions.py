@@ -153,10 +153,10 @@ def _calls_of_the_core(core: Tracker, job: str) -> dict[str, Callable[[], object
         "Subscribe": lambda: apply(Subscribe(job, f"s{next(numbers)}")),
         "Ack": lambda: apply(Ack(job, "reader", 0)),
         "a tick": lambda: apply(Tick(job)),
-        "GetJob": lambda: core.job_status(job),
-        "GetDrain": lambda: core.drain_status(job),
-        "ListEvents, Watch": lambda: core.events(job, 0),
-        "counts": lambda: core.counts(job),
+        "GetJob": lambda: core.view(job).status(),
+        "GetDrain": lambda: core.view(job).drain_status(),
+        "ListEvents, Watch": lambda: core.view(job).events(0),
+        "counts": lambda: core.view(job).counts(),
         "when a tick is due": lambda: core.next_due(job),
     }
 

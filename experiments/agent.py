@@ -154,7 +154,7 @@ class Ear:
         self._answer_bytes += _answer(answer).ByteSize()
         if answer.last_seq == self._last_seq:
             return
-        events, self._last_seq = self._tracker.events(JOB, self._last_seq, limit=answer.last_seq - self._last_seq)
+        events, self._last_seq = self._tracker.view(JOB).events(self._last_seq, limit=answer.last_seq - self._last_seq)
         for event in events:
             self._hear(event.kind, at)
             self._end_bytes += codec.write_event(event).ByteSize()
@@ -182,7 +182,7 @@ class Ear:
         """
         if not self._heard.all():
             raise WrongEndError(f"{(~self._heard).sum()} ends did not come")
-        status = self._tracker.job_status(JOB)
+        status = self._tracker.view(JOB).status()
         if status.open_substreams or status.in_flight or status.late_reports:
             raise WrongEndError(f"at the end, {status.open_substreams} are open, {status.in_flight} elements in flight")
         return Followed(

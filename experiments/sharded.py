@@ -85,7 +85,7 @@ def follow(run: Run, messages: Messages, shards: int) -> Followed:
             entries[shard] += len(part.xor)
             size[shard] += len(data)
         epochs[said.machine] += 1
-    statuses = [tracker.job_status(agent.JOB) for tracker in trackers]
+    statuses = [tracker.view(agent.JOB).status() for tracker in trackers]
     ended = sum(status.ended_substreams for status in statuses)
     if ended != run.shape.substreams or any(status.in_flight or status.late_reports for status in statuses):
         raise agent.WrongEndError(f"{ended} of {run.shape.substreams} substreams have ended: {statuses}")

@@ -193,7 +193,7 @@ def committed(data: bytes) -> dict[str, int]:
     state = ReplayableState(decode(b"".join(Checked([data], "FILE").state()))).tracker
     found = {}
     for job in state.jobs():
-        status = state.job_status(job)
+        status = state.view(job).status()
         last = status.producers[0].committed_epoch
         found[job] = status.in_flight
         assert found[job] == (0 if last is None else last + 1)

@@ -158,7 +158,7 @@ def _twice() -> None:
 
     def counts_again(state: Any, command: Command, at: int) -> Any:
         if isinstance(command, Report) and command.commit:
-            producers = state.tracker.job_status(command.job).producers
+            producers = state.tracker.view(command.job).status().producers
             committed = {each.producer: each.committed_epoch for each in producers}.get(command.producer)
             if committed is not None and command.epoch <= committed:
                 command = replace(command, epoch=committed + 1)

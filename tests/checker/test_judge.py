@@ -56,7 +56,7 @@ def exact() -> list[Operation]:
         for body in new:
             events.append([len(events) + 1, body])
             add("w", "event", {"watch": "w/1"}, seq=len(events), log_id=LOG, body=body)
-        status = core.job_status(JOB)
+        status = core.view(JOB).status()
         add(
             "r",
             "status",

@@ -96,7 +96,7 @@ def _ask(ask: Callable[[Any], Any], tracker: Any) -> Any:
 
 
 def _job(tracker: Any) -> Any:
-    status = tracker.job_status(JOB)
+    status = tracker.view(JOB).status()
     fronts = {front.front: replace(front, frontiers=_telling(front.frontiers)) for front in status.fronts}
     producers = {producer.producer: producer for producer in status.producers}
     scalars = (status.first_seq, status.last_seq, status.open_substreams, status.ended_substreams, status.in_flight)
@@ -113,7 +113,7 @@ def _telling(frontiers: dict[str, int]) -> dict[str, int]:
 
 
 def _drain(tracker: Any) -> Any:
-    status = tracker.drain_status(JOB)
+    status = tracker.view(JOB).drain_status()
     names = (status.unfinished_fronts, status.uncommitted_producers, status.open_producers)
     scalars = (status.state, status.mode, status.drain_id, status.deployment, status.open_substreams, status.in_flight)
     return *scalars, status.unbalanced_segments, *map(set, names)
@@ -124,9 +124,9 @@ def _substreams(tracker: Any, **which: bool) -> Any:
     after: int | None = -1
     while after is not None:
         if isinstance(tracker, Tracker):
-            page, after = tracker.substreams(JOB, **which, after=after)
+            page, after = tracker.view(JOB).substreams(**which, after=after)
         else:
-            page, after = tracker.substreams(JOB, **which), None
+            page, after = tracker.view(JOB).substreams(**which), None
         found += page
     return [_sorted(s) for s in found]
 
@@ -142,12 +142,15 @@ FILTERS = [
 
 def _reads(tracker: Any) -> Any:
     """What readers of several filters and places get, or that they are refused, and whence each misses nothing."""
-    last = tracker.job_status(JOB).last_seq
+    last = tracker.view(JOB).status().last_seq
     return [
         [
-            tracker.first_seq(JOB, wanted),
+            tracker.view(JOB).first_seq(wanted),
             *(
-                _ask(lambda t, w=wanted, p=place, o=own, n=limit: t.events(JOB, p, limit=n, wanted=w, own=o), tracker)
+                _ask(
+                    lambda t, w=wanted, p=place, o=own, n=limit: t.view(JOB).events(p, limit=n, wanted=w, own=o),
+                    tracker,
+                )
                 for place, own, limit in ((0, False, 10**6), (0, True, 3), (last // 3, True, 10**6), (last, True, 5))
             ),
         ]
@@ -156,9 +159,9 @@ def _reads(tracker: Any) -> Any:
 
 
 def _subscriptions(tracker: Any) -> Any:
-    statuses = [replace(status, expired_because="") for status in tracker.subscriptions(JOB)]
+    statuses = [replace(status, expired_because="") for status in tracker.view(JOB).subscriptions()]
     reads = [
-        _ask(lambda t, n=name, p=place: t.events(JOB, p, limit=10**6, subscription=n), tracker)
+        _ask(lambda t, n=name, p=place: t.view(JOB).events(p, limit=10**6, subscription=n), tracker)
         for name in ("s0", "s1", "s2")
         for place in (0, 2)
     ]
@@ -169,7 +172,7 @@ def _explained(tracker: Any) -> Any:
     known = [(s.scope, s.name) for s in _substreams(tracker, include_ended=True)][-6:]
     # And some that may be staged only, or not at all.
     named = [*known, *((f"t{number % 3}", f"w{number}") for number in range(0, 60, 7))]
-    found = [tracker.explained(JOB, scope, name) for scope, name in named]
+    found = [tracker.view(JOB).explained(scope, name) for scope, name in named]
     return [
         (each.substream and _sorted(each.substream), each.staged, [*map(_sorted, each.earlier)], each.earlier_count)
         for each in found
@@ -189,7 +192,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "the open substreams": lambda tracker: _substreams(tracker),
     "all substreams": lambda tracker: _substreams(tracker, include_ended=True),
     "the stalled substreams": lambda tracker: _substreams(tracker, only_stalled=True),
-    "the kept events": lambda tracker: tracker.events(JOB, 0, limit=10**6),
+    "the kept events": lambda tracker: tracker.view(JOB).events(0, limit=10**6),
     "a pending drain": lambda tracker: tracker.drain_status(JOB, "d9").state,
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracker.contract.events import Advanced, Drained, Ended
 from tracker.contract.values import NO_END_TIME, Mode, Ordering, Reason
-from tracker.core import Tracker, views
+from tracker.core import JobView, Tracker
 from tracker.core.job import Job
 from tracker.core.lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, NAMED, PARTLY_ENDED, SOLE
 from tracker.core.opentimes import NONE_OPEN
@@ -249,7 +249,7 @@ def _an_end_is_found_as_it_was_announced(job: Job) -> None:
     for row in _open(job)[:3]:
         scope, name = job.accounts.scope_names[int(job.accounts.scope[row])], job.accounts.names[row]
         for segment in [segment for number, segment in enumerate(names) if not job.accounts.reason(row, number)]:
-            assert views.ended(job, segment, scope, name, None) is None, (segment, scope, name)
+            assert JobView(job).ended(segment, scope, name) is None, (segment, scope, name)
     first = max(job.log.first_seq - 1, job.log.last_seq - 20)
     events, _ = job.log.read_kept(first, job.log.last_seq, 20)
     # Earlier deployments may have had another graph.
@@ -260,7 +260,7 @@ def _an_end_is_found_as_it_was_announced(job: Job) -> None:
         number = job.graph.number.get(end.segment)
         if row < 0 or number is None or not job.accounts.flags[row] & KNOWN or not job.accounts.reason(row, number):
             continue  # it is forgotten, or open again
-        _same(views.ended(job, end.segment, end.scope, end.name, end.end_time), end)
+        _same(JobView(job).ended(end.segment, end.scope, end.name, end.end_time), end)
 
 
 def _open(job: Job) -> list[int]:

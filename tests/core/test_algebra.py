@@ -101,12 +101,12 @@ class Job:
 
     @property
     def state(self) -> State:
-        listed, _ = self.tracker.substreams("j", include_ended=True)
+        listed, _ = self.tracker.view("j").substreams(include_ended=True)
         return [(s.name, [(g.ended, g.xor, g.sent, g.received) for g in s.segments]) for s in listed]
 
     @property
     def ends(self) -> list[Ended]:
-        events, _ = self.tracker.events("j", 0)
+        events, _ = self.tracker.view("j").events(0)
         return [event.kind for event in events if isinstance(event.kind, Ended)]
 
 

@@ -126,11 +126,13 @@ def test_time_goes_on_and_snapshots_work_whatever_a_journal_holds(
     for wait in (0, 1, 2 * SECOND, YEAR, 99 * YEAR):
         driver.run(line("tick", wait=wait))
         loaded = Tracker.load(decode(b"".join(encode(tracker.dump()))))
-        assert [event.kind for event in loaded.events(JOB, 0)[0]] == [e.kind for e in tracker.events(JOB, 0)[0]]
+        assert [event.kind for event in loaded.view(JOB).events(0)[0]] == [
+            e.kind for e in tracker.view(JOB).events(0)[0]
+        ]
         loaded.apply(Tick(), driver.now)
-        for event in tracker.events(JOB, 0)[0]:
+        for event in tracker.view(JOB).events(0)[0]:
             wire.Event.FromString(codec.write_event(event).SerializeToString())
-        codec.write_job_status(tracker.job_status(JOB)).SerializeToString()
+        codec.write_job_status(tracker.view(JOB).status()).SerializeToString()
 
 
 def test_a_tick_that_fails_in_one_job_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +150,7 @@ def test_a_tick_that_fails_in_one_job_does_not_stop_the_others(monkeypatch: pyte
     with pytest.raises(ExceptionGroup) as failed:
         tracker.apply(Tick(), START + 2 * SECOND)
     assert "evil" in failed.value.exceptions[0].__notes__[0]
-    assert [tracker.job_status(job).last_seq for job in ("before", "evil", "after")] == [2, 0, 2]
+    assert [tracker.view(job).status().last_seq for job in ("before", "evil", "after")] == [2, 0, 2]
     assert tracker.pop_changed_jobs() == {"before", "after"}
     tracker.apply(Recovered(), START + 2 * SECOND)
 

@@ -181,7 +181,7 @@ def test_memory_depends_on_what_was_touched_and_not_on_the_segments() -> None:
         assert cells.count <= 2 * BLOCK * 3_000
         assert len(cells.words) <= 2 * 2 * BLOCK * 3_000
     accounts = many._jobs["job"].accounts
-    assert many.counts("job").cells == accounts.cells.count  # type: ignore[union-attr]
+    assert many.view("job").counts().cells == accounts.cells.count
     for name in dir(accounts.cells):
         column = getattr(accounts.cells, name)
         if isinstance(column, np.ndarray) and name != "words":
@@ -222,8 +222,8 @@ def tracker_of(segments: int) -> Tracker:
 def test_many_segments_end_as_few_do() -> None:
     tracker = tracker_of(12)
     tracker.apply(FinishFront("job", "f"), 2)
-    assert tracker.job_status("job").ended_substreams == 3_000
-    assert tracker.job_status("job").last_seq == 12 * 3_000
+    assert tracker.view("job").status().ended_substreams == 3_000
+    assert tracker.view("job").status().last_seq == 12 * 3_000
 
 
 def test_the_layout_follows_the_number_of_segments() -> None:
@@ -266,9 +266,9 @@ def test_a_sparse_state_goes_through_a_snapshot() -> None:
     loaded = Tracker.load(decode(b"".join(encode(tracker.dump()))))
     for each in (tracker, loaded):
         each.apply(FinishFront("job", "f"), 2)
-    assert loaded.job_status("job") == tracker.job_status("job")
+    assert loaded.view("job").status() == tracker.view("job").status()
     again = Tracker.load(decode(b"".join(encode(loaded.dump()))))
-    assert again.substreams("job", include_ended=True) == tracker.substreams("job", include_ended=True)
+    assert again.view("job").substreams(include_ended=True) == tracker.view("job").substreams(include_ended=True)
 
 
 def test_a_directory_that_is_used_again_lists_nothing_of_the_row_before() -> None:

@@ -158,7 +158,7 @@ def test_a_hand_over_waits_for_a_revoked_epoch_to_be_committed_again() -> None:
     driver = Driver(tracker)
     for line in lines:
         driver.run(line)
-    assert tracker.drain_status("job").uncommitted_producers == ("p",)
+    assert tracker.view("job").drain_status().uncommitted_producers == ("p",)
     then = [start("p3", "IMMEDIATE"), report("p3", 0, "u0", commit=True) | again]
     assert last_of(*lines, *then, close("p3")) == ({}, [DRAINED])
     committed_ends = define("d2", ("f",), committed_ends=True)

@@ -28,5 +28,5 @@ def test_the_garbage_collector_looks_at_no_kept_event() -> None:
         gc.collect()
         assert len(kept) == 102
         assert not any(map(gc.is_tracked, kept))
-        last = tracker.events(JOB, 101)[0][0]
+        last = tracker.view(JOB).events(101)[0][0]
         assert last == Event(102, driver.now, "d1", Ended("a", "t", "s", 10, 1, Reason.ABANDONED, 1))

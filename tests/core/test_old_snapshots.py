@@ -31,7 +31,7 @@ def test_a_vector_goes_on_from_a_state_of_release_0_1(name: str) -> None:
 
 def test_a_job_of_many_segments_comes_to_its_sparse_layout() -> None:
     tracker = Tracker.load(STATES["many segments"]["state"])
-    listed, _ = tracker.substreams("job", include_ended=True)
+    listed, _ = tracker.view("job").substreams(include_ended=True)
     by_name = {substream.name: substream for substream in listed}
     assert [(s.segment, s.sent, s.received) for s in by_name["open"].segments if s.sent] == [
         ("s03", 1, 0),
@@ -39,4 +39,4 @@ def test_a_job_of_many_segments_comes_to_its_sparse_layout() -> None:
     ]
     assert [s.segment for s in by_name["part"].segments if not s.ended] == ["s29"]
     assert all(s.ended for s in by_name["over"].segments)
-    assert tracker.counts("job").cells == 4 * 8  # type: ignore[union-attr]
+    assert tracker.view("job").counts().cells == 4 * 8

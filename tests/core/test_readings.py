@@ -58,7 +58,7 @@ def open_after(*lines: Line) -> SubstreamStatus:
     driver = Driver(tracker)
     for line in lines:
         driver.run(line)
-    (only,), _ = tracker.substreams("job")
+    (only,), _ = tracker.view("job").substreams()
     return only
 
 
@@ -142,7 +142,7 @@ def test_what_force_has_ended_is_forgotten_after_retention() -> None:
         tick(6),
     ]:
         driver.run(line)
-    assert tracker.job_status("job").ended_substreams == 0
+    assert tracker.view("job").status().ended_substreams == 0
 
 
 def test_a_stall_is_due_after_a_rebuild_when_it_was_before() -> None:
@@ -198,9 +198,9 @@ def test_what_was_kept_beyond_its_retention_is_not_lost_when_retention_grows() -
         tick(30),
     ]:
         driver.run(line)
-    assert tracker.job_status("job").ended_substreams == 1
+    assert tracker.view("job").status().ended_substreams == 1
     driver.run(tick(30))
-    assert tracker.job_status("job").ended_substreams == 0
+    assert tracker.view("job").status().ended_substreams == 0
 
 
 def test_what_an_epoch_closes_and_opens_again_has_not_changed() -> None:
@@ -424,7 +424,7 @@ def test_numbers_go_with_their_segment() -> None:
     counted = []
     for line in [*lines, define("d2", ("f",), segments=[["b", []], ["c", []]]), define("d3", ("f",))]:
         driver.run(line)
-        counted.append(tracker.counts("job").expected)  # type: ignore[union-attr]
+        counted.append(tracker.view("job").counts().expected)
     assert counted == [0, 0, 1, 1, 0]
     last_of(*lines, define("d2", ("f",), segments=[["b", []], ["c", []]]), define("d3", ("f",)), tick(1))
 
@@ -440,7 +440,7 @@ def test_numbers_are_forgotten_with_their_substream() -> None:
     counted = []
     for line in [*lines, tick(4), tick(2)]:
         driver.run(line)
-        counted.append(tracker.counts("job").expected)  # type: ignore[union-attr]
+        counted.append(tracker.view("job").counts().expected)
     assert counted == [0, 0, 1, 1, 0]
     # Another substream may get the row: nothing is expected of it.
     another = report("p1", 1, "u1", [["t", "another", None, "a", 0, 1, 1]], commit=True)

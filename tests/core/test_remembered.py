@@ -52,10 +52,10 @@ def test_names_of_forgotten_producers_are_kept_while_an_accumulator_shows_them()
         ]
     tracker, _ = run_through(lines)
     assert len(tracker._jobs[JOB].numbers.names) < 200
-    ((substream,), _) = tracker.substreams(JOB)
+    ((substream,), _) = tracker.view(JOB).substreams()
     assert substream.segments[0].last_sender == "200"
     assert not difference([*lines[:400], lines[-1] | {"look": True}])
-    assert Tracker.load(tracker.dump()).substreams(JOB)[0] == [substream]
+    assert Tracker.load(tracker.dump()).view(JOB).substreams()[0] == [substream]
 
 
 def test_a_producer_that_comes_and_goes_has_one_number() -> None:

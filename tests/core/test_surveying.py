@@ -31,7 +31,7 @@ def _open(tracker: Tracker, only_stalled: bool = False) -> list[SubstreamStatus]
     taken: list[SubstreamStatus] = []
     after: int | None = -1
     while after is not None:
-        page, after = tracker.substreams(JOB, only_stalled=only_stalled, after=after)
+        page, after = tracker.view(JOB).substreams(only_stalled=only_stalled, after=after)
         taken += page
     return taken
 
@@ -39,14 +39,14 @@ def _open(tracker: Tracker, only_stalled: bool = False) -> list[SubstreamStatus]
 def _waits_for(tracker: Tracker, one: SubstreamStatus) -> tuple[set[str], dict[str, tuple[int, int]], bool, bool]:
     """The fronts, the segments with what was sent and received, whether for a commit, whether for earlier ones."""
     fronts = set(one.waiting_for)
-    if not tracker.job_status(JOB).fronts and not one.closed:
+    if not tracker.view(JOB).status().fronts and not one.closed:
         fronts = {SOLE_OWNER}
     unbalanced = {
         each.segment: (each.sent, each.received)
         for each in one.segments
         if not each.ended and (each.xor or each.sent != each.received)
     }
-    staged = bool(tracker.explained(JOB, one.scope, one.name).staged or one.held_by)
+    staged = bool(tracker.view(JOB).explained(one.scope, one.name).staged or one.held_by)
     return fronts, unbalanced, staged, not (fronts or unbalanced or staged)
 
 
@@ -54,7 +54,7 @@ def _all_found(tracker: Tracker, wanted: Wanted, limit: int = 3) -> list[OpenSub
     taken: list[OpenSubstream] = []
     after = -1
     while True:
-        found = tracker.search(JOB, wanted, limit, after)
+        found = tracker.view(JOB).search(wanted, limit, after)
         taken += found.substreams
         if found.following is None:
             return taken
@@ -66,11 +66,11 @@ def test_a_survey_counts_what_each_open_substream_waits_for(monkeypatch: pytest.
 
     def compare(tracker: Tracker) -> None:
         surveyor = Surveyor()
-        while (survey := tracker.survey(JOB, surveyor)) is None:
+        while (survey := tracker.view(JOB).survey(surveyor)) is None:
             pass
         substreams = _open(tracker)
         waits = [_waits_for(tracker, one) for one in substreams]
-        assert survey.looked == len(substreams) == tracker.open_substreams(JOB)
+        assert survey.looked == len(substreams) == tracker.view(JOB).counts().open_substreams
         assert survey.fronts == Counter(front for fronts, *_ in waits for front in fronts)
         assert survey.all_fronts == sum(bool(fronts) for fronts, *_ in waits)
         assert survey.segments == Counter(segment for _, unbalanced, *_ in waits for segment in unbalanced)
@@ -78,7 +78,7 @@ def test_a_survey_counts_what_each_open_substream_waits_for(monkeypatch: pytest.
         for one in substreams:
             flights.update({each.segment: max(0, each.sent - each.received) for each in one.segments})
         assert survey.in_flight == {name: flights[name] for name in survey.in_flight}
-        assert sum(survey.in_flight.values()) == tracker.job_status(JOB).in_flight
+        assert sum(survey.in_flight.values()) == tracker.view(JOB).status().in_flight
         assert survey.staged == sum(staged for _, _, staged, _ in waits)
         assert survey.ordered == sum(ordered for *_, ordered in waits)
         assert survey.stalled == len(_open(tracker, only_stalled=True))
@@ -104,7 +104,7 @@ def test_a_search_finds_the_open_substreams_that_wait_for_what_is_wanted() -> No
         for tracker in _states(seed):
             waits = {(one.scope, one.name): _waits_for(tracker, one) for one in _open(tracker)}
             stalled = {(one.scope, one.name) for one in _open(tracker, only_stalled=True)}
-            status = tracker.job_status(JOB)
+            status = tracker.view(JOB).status()
             for front in [SOLE_OWNER, *(each.front for each in status.fronts)]:
                 wanted = _all_found(tracker, Wanted(front=front))
                 assert [(one.scope, one.name) for one in wanted] == [
@@ -142,6 +142,6 @@ def test_each_word_is_sought_in_scope_and_name_without_regard_to_case() -> None:
 def test_a_job_that_is_not_there_is_refused() -> None:
     tracker = Tracker("core")
     with pytest.raises(Refused, match="UNKNOWN_JOB"):
-        tracker.search("nowhere", Wanted())
+        tracker.view("nowhere").search(Wanted())
     with pytest.raises(Refused, match="UNKNOWN_JOB"):
-        tracker.survey("nowhere", Surveyor())
+        tracker.view("nowhere").survey(Surveyor())

@@ -232,7 +232,7 @@ def test_windows_that_were_closed_by_name_are_not_kept_for_ever() -> None:
         lines += [report("p1", day, "u", entries, closes, commit=True), tick(6)]
     for line in lines:
         driver.run(line)
-    status = tracker.job_status(JOB)
+    status = tracker.view(JOB).status()
     assert (status.open_substreams, status.ended_substreams) == (0, 0)
     assert len(tracker._jobs[JOB].tombstones) == 2_000
     # Where a floor comes to lie above what has ended, it needs no tombstone.
@@ -253,5 +253,5 @@ def test_who_waits_for_what_is_forgotten_is_told() -> None:
     ]:
         driver.run(line)
     with pytest.raises(Refused, match="EVENTS_EXPIRED"):
-        tracker.ended(JOB, "a", "t", "session")
-    assert tracker.ended(JOB, "a", "t", "another") is None
+        tracker.view(JOB).ended("a", "t", "session")
+    assert tracker.view(JOB).ended("a", "t", "another") is None

@@ -35,11 +35,11 @@ from tracker.contract.commands import (
     Tick,
     Unsubscribe,
 )
-from tracker.contract.events import Body, Drained, DrainRequested, Ended, Event, Stalled
+from tracker.contract.events import Body, Drained, DrainRequested, Ended, Stalled
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.refusal import Refused
 from tracker.contract.spec import Spec
-from tracker.contract.status import DrainStatus, Explained
+from tracker.contract.status import DrainStatus
 from tracker.contract.values import NO_END_TIME, DrainMode, Mode, Ordering, Outcome
 from tracker.core import Tracker
 
@@ -71,11 +71,7 @@ class Tracks(Protocol):
 
     def jobs(self) -> list[str]: ...
 
-    def events(
-        self, job: str, after_seq: int, up_to_seq: int = 0, limit: int = 1000, log_id: str = ""
-    ) -> tuple[list[Event], int]: ...
-
-    def explained(self, job: str, scope: str, name: str) -> Explained: ...
+    def view(self, job: str) -> Any: ...
 
 
 class Driver:
@@ -209,7 +205,7 @@ class Driver:
         )
 
     def _explain(self, line: Line) -> Any:
-        substream = self.tracker.explained(JOB, line["scope"], line["name"]).substream
+        substream = self.tracker.view(JOB).explained(line["scope"], line["name"]).substream
         return None if substream is None else _ended(substream.segments)
 
     # -- answers and events
@@ -246,7 +242,7 @@ class Driver:
             self._seq = 0
             return []
         said = []
-        while batch := self.tracker.events(JOB, self._seq)[0]:
+        while batch := self.tracker.view(JOB).events(self._seq)[0]:
             for event in batch:
                 assert event.seq == self._seq + 1, "the log has a gap"
                 self._seq = event.seq

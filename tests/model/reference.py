@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -561,6 +562,19 @@ class Job:
 
 
 # ---------------------------------------------------------------- the tracker
+
+
+class ModelView:
+    """What the model can be asked of one job, by the names that the core's view has for it."""
+
+    def __init__(self, tracker: ReferenceTracker, name: str) -> None:
+        self.status = partial(tracker.job_status, name)
+        self.drain_status = partial(tracker.drain_status, name)
+        self.events = partial(tracker.events, name)
+        self.first_seq = partial(tracker.first_seq, name)
+        self.explained = partial(tracker.explained, name)
+        self.subscriptions = partial(tracker.subscriptions, name)
+        self.substreams = partial(tracker.substreams, name)
 
 
 class ReferenceTracker:
@@ -1725,6 +1739,10 @@ class ReferenceTracker:
 
     def _in_flight(self, job: Job) -> int:
         return sum(s.account(g).in_flight for s in job.open_substreams() for g in job.feeds if not s.ended_on(g))
+
+    def view(self, name: str) -> ModelView:
+        self._job(name)
+        return ModelView(self, name)
 
     def job_status(self, name: str) -> JobStatus:
         job = self._job(name)

@@ -295,7 +295,7 @@ def announced(lines: Sequence[Line]) -> list[Event]:
     driver = Driver(tracker)
     for line in lines:
         driver.run(line)
-    return [Event(event.seq, AT, event.deployment, event.kind) for event in tracker.events(JOB, 0, limit=10**6)[0]]
+    return [Event(event.seq, AT, event.deployment, event.kind) for event in tracker.view(JOB).events(0, limit=10**6)[0]]
 
 
 def progress(events: Sequence[Event], segment: str) -> list[int]:

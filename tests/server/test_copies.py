@@ -67,6 +67,6 @@ def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyP
 
     first = 1 + 2 * len(JOBS)
     for number, copy in asyncio.run(run()):
-        epochs = [copy.tracker.job_status(job).open_substreams for job in JOBS]
+        epochs = [copy.tracker.view(job).status().open_substreams for job in JOBS]
         assert number == first + sum(epochs)
         assert len(set(epochs)) == 1

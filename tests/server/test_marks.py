@@ -54,7 +54,7 @@ def test_whoever_has_an_answer_is_named_by_no_mark(
 
     async def commands(journal: Marked) -> int:
         state, number = recover(journal, 10**18, 10**18)
-        measures = Measures(JobLabels(1, lambda _: True), state.tracker.tally)
+        measures = Measures(JobLabels(1, lambda _: True), state.tracker.find)
         order = Sequencer(
             state, Lanes(), journal, number, Limits(), Clock(0), lambda *_: None, lambda _: None, 1 << 30, measures
         )

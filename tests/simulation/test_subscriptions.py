@@ -75,7 +75,7 @@ class Reader:
 
     def _read(self, tracker: Tracker, history: list[Event], **how: object) -> None:
         limit = self.random.choice([1, 3, 1000])
-        looked_at, last = tracker.events(JOB, self.place, limit=limit, **how)  # type: ignore[arg-type]
+        looked_at, last = tracker.view(JOB).events(self.place, limit=limit, **how)  # type: ignore[arg-type]
         got = [event for event in looked_at if self.asks_for(event)]
         wanted = [event for event in history[self.place : last] if self.asks_for(event)]
         assert got == wanted, f"{self.name}: {got} instead of {wanted}"
@@ -89,7 +89,7 @@ class Reader:
         except Refused as refused:
             if refused.reason != Refusal.EVENTS_EXPIRED:
                 raise
-            lost = tracker.first_seq(JOB, wanted) - 1
+            lost = tracker.view(JOB).first_seq(wanted) - 1
             assert lost > self.place, "it is refused, though nothing was dropped after its place"
             assert self.asks_for(history[lost - 1]), "it is refused for an event that it never asked for"
             self.place = lost
@@ -112,15 +112,15 @@ def run(seed: int) -> int:
         if JOB not in driver.tracker.jobs():
             continue
         assert isinstance(driver.tracker, Tracker)
-        history += driver.tracker.events(JOB, len(history), limit=10**6)[0]
+        history += driver.tracker.view(JOB).events(len(history), limit=10**6)[0]
         driver.run({"do": "tick", "wait": random.choice([0, 0, 1, 2]) * 10**9})
-        history += driver.tracker.events(JOB, len(history), limit=10**6)[0]
+        history += driver.tracker.view(JOB).events(len(history), limit=10**6)[0]
         if random.random() < 0.1:
             driver.tracker = Tracker.load(driver.tracker.dump())
         for reader in readers:
             if random.random() < 0.3:
                 reader.step(driver.tracker, driver.now, history)
-        dropped = max(dropped, driver.tracker.job_status(JOB).first_seq - 1)
+        dropped = max(dropped, driver.tracker.view(JOB).status().first_seq - 1)
     return dropped
 
 
@@ -192,11 +192,11 @@ def test_ticks_go_on_until_all_is_let_go(monkeypatch: pytest.MonkeyPatch) -> Non
 
     driver.now += 2
     assert tick_until_nothing_is_due() > 3
-    assert [each.retained for each in tracker.subscriptions(JOB)] == [3_000, 3_000]
+    assert [each.retained for each in tracker.view(JOB).subscriptions()] == [3_000, 3_000]
     driver.run({"do": "ack", "name": "s0", "seq": 3_000})
-    assert tracker.subscriptions(JOB)[0].retained == 0
+    assert tracker.view(JOB).subscriptions()[0].retained == 0
     driver.run({"do": "unsubscribe", "name": "s1"})
     driver.tracker = tracker = Tracker.load(tracker.dump())
     assert tick_until_nothing_is_due() > 3
-    assert tracker.first_seq(JOB) == 3_001
-    assert tracker.counts(JOB).events == 0  # type: ignore[union-attr]
+    assert tracker.view(JOB).first_seq() == 3_001
+    assert tracker.view(JOB).counts().events == 0

@@ -304,7 +304,7 @@ class Network:
             if self.watching is not None and self.watching.random() < WATCHED and (wrong := broken(self.tracker)):
                 raise FoundOut(f"after {command}: {wrong}")
             if JOB in self.tracker.jobs():
-                news, _ = self.tracker.events(JOB, len(self.events), limit=10**6)
+                news, _ = self.tracker.view(JOB).events(len(self.events), limit=10**6)
                 self.events += news
                 for event in news:
                     self.oracle.hears(event)
@@ -324,7 +324,7 @@ class Network:
     @property
     def is_calm(self) -> bool:
         """Whether nothing is in flight as far as the tracker has been told, in a hand-over."""
-        return not self.tracker.drain_status(JOB).unbalanced_segments
+        return not self.tracker.view(JOB).drain_status().unbalanced_segments
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,12 @@ def status_of(tracker: Tracker, after: int = 0) -> Status | None:
     """Return the job's state, with the events after one; None: there is no such job."""
     if JOB not in tracker.jobs():
         return None
-    last = tracker.last_seq(JOB) or 0
-    events, _ = tracker.events(JOB, min(after, last))
-    producers = tracker.job_status(JOB).producers
+    view = tracker.view(JOB)
+    last = view.last_seq
+    events, _ = view.events(min(after, last))
+    producers = view.status().producers
     return Status(
-        tracker.log_id(JOB),
+        view.log_id,
         last,
         {each.producer: -1 if each.committed_epoch is None else each.committed_epoch for each in producers},
         {each.producer: int(each.run.rpartition(".")[2]) for each in producers if "." in each.run},

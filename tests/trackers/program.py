@@ -57,7 +57,7 @@ class Serving:
         answer = self.sequencer.submit(method, payload, Prepared(read_command(method, payload)))
         if isinstance(answer, asyncio.Future):
             answer = await answer
-        return answer, self._state.tracker.log_id(JOB)
+        return answer, self._state.tracker.view(JOB).log_id
 
     async def look(self, after: int) -> Status | None:
         """Return the job's state; None: there is no such job."""
@@ -188,7 +188,7 @@ class Tracker:
                 raise
         clock = Clock(state.at, world.wall, lambda: int(world.schedule.now * 1e9))
         lanes = Lanes()
-        measures = Measures(JobLabels(10, lambda _: True), state.tracker.tally)
+        measures = Measures(JobLabels(10, lambda _: True), state.tracker.find)
         sequencer = Sequencer(
             state, lanes, journal, number, Limits(), clock, lambda *_: None, lambda _: None, 30_000, measures
         )
@@ -207,7 +207,7 @@ class Tracker:
         journal.when_gone(gone_from)
         sequencer.start()
         self.leads = True
-        world.serves(state.tracker.log_id(JOB) if JOB in state.tracker.jobs() else "")
+        world.serves(state.tracker.view(JOB).log_id if JOB in state.tracker.jobs() else "")
         world.serving[self.place] = Serving(self.loop, process, state, sequencer, leadership)
         world.led += 1
         await stop.wait()

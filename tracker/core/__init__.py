@@ -1,7 +1,7 @@
 """The tracking state machine: pure, deterministic, without I/O, clock or threads.
 
 How it works, whole before parts. A `Tracker` (`tracker`) holds jobs, takes commands for them, and answers or refuses;
-what it can be asked is in `questions`. Commands, answers and events are the values of `tracker.contract`. A `Job`
+what can be asked of a job is in `views`. Commands, answers and events are the values of `tracker.contract`. A `Job`
 (`job`) is a job's state and what happens when something takes effect; which command makes what take effect is in
 `reporting` (reports and commits), `epochs` (runs), `promises`, `deployments` and `draining`, which `handlers` lists by
 command, and what time alone does in `timers`. Its events go into its log.
@@ -23,8 +23,8 @@ drain (`drains`).
 `names` finds a name's row, `validation` checks what comes in (and `Tracker.prepare` all of a command, before it is kept
 anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
 `dropped` records what it has dropped, and `remembered` which runs and deployments are over. How much a command may
-touch is in `reach`; what can be asked of a job in `views`, in numbers alone in `figures`, and what its open substreams
-wait for, counted and searched many at a time, in `surveying` and `standing`; what a snapshot keeps in `codec`, with
+touch is in `reach`; what its open substreams wait for, counted and searched many at a time, is in
+`surveying` and `standing`; what a snapshot keeps in `codec`, with
 `codec_promises` and `codec_log`. Whatever a command changes that may end something is added to `changes`, which the
 evaluation after it looks at.
 
@@ -45,5 +45,6 @@ from tracker.contract.values import *  # noqa: F403
 
 from .handlers import Prepared
 from .tracker import Tracker
+from .views import JobView
 
-__all__ = ["JobStatus", "Prepared", "Refused", "SubstreamStatus", "Tracker"]
+__all__ = ["JobStatus", "JobView", "Prepared", "Refused", "SubstreamStatus", "Tracker"]

@@ -1,7 +1,7 @@
 """The tracker: all jobs, behind one function that takes commands.
 
 `Tracker.apply` is the whole machine: the same commands at the same times, in the same order, give the same answers
-and events. What can be asked is in `questions`.
+and events. What can be asked of a job is in `views`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tracker.contract.spec import JobSpec
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainState
 
-from . import codec, deployments, draining, epochs, handlers, timers, views
+from . import codec, deployments, draining, epochs, handlers, reach, timers
 from .drains import DrainRecord
 from .handlers import Prepared
 from .job import Job
-from .questions import Questions
 from .validation import Naming, check_spec
+from .views import JobView
 
 DAY = 24 * 3600 * 10**9
 
 
-class Tracker(Questions):
+class Tracker:
     """The state of a tracking agent.
 
     Args:
@@ -48,7 +48,9 @@ class Tracker(Questions):
     """
 
     def __init__(self, log_prefix: str, retention: int = DAY) -> None:
-        super().__init__(retention)
+        self._retention = retention
+        self._jobs: dict[str, Job] = {}
+        self._pending: dict[str, dict[str, DrainRecord]] = {}  # drains, by job and deployment
         self._log_prefix = log_prefix
         self._logs = 0
         self._changed_jobs: set[str] = set()
@@ -160,7 +162,7 @@ class Tracker(Questions):
         draining.confirm(job)
         log = job.log
         return JobDefined(
-            created, log.last_seq, log.log_id, job.incarnation, views.drain_status(job), JobSpec.of(job.spec)
+            created, log.last_seq, log.log_id, job.incarnation, JobView(job).drain_status(), JobSpec.of(job.spec)
         )
 
     def _delete(self, command: DeleteJob, job: Job) -> None:
@@ -177,7 +179,7 @@ class Tracker(Questions):
         if job is not None and command.deployment == job.spec.deployment:
             draining.request(job, asked)
             draining.confirm(job)
-            return views.drain_status(job)
+            return JobView(job).drain_status()
         self._pending.setdefault(command.job, {}).setdefault(command.deployment, asked)
         return self._pending_status(command.job, command.deployment)
 
@@ -195,7 +197,87 @@ class Tracker(Questions):
             return DrainStatus(DrainState.CANCELLED, drain.drain_id, command.deployment, mode=drain.mode)
         job = self._job(command.job)
         draining.cancel(job, command.drain_id)
-        return views.drain_status(job)
+        return JobView(job).drain_status()
+
+    # ------------------------------------------------------------ questions, which change nothing
+
+    def view(self, job: str) -> JobView:
+        """Return a job, to be asked about.
+
+        Raises:
+            Refused: ``UNKNOWN_JOB``.
+        """
+        return JobView(self._job(job))
+
+    def find(self, job: str) -> JobView | None:
+        """Return a job, to be asked about; None: there is no such job."""
+        found = self._jobs.get(job)
+        return None if found is None else JobView(found)
+
+    def jobs(self) -> list[str]:
+        """Return the names of all jobs, sorted."""
+        return sorted(self._jobs)
+
+    def count_jobs(self) -> int:
+        """Return how many jobs there are."""
+        return len(self._jobs)
+
+    def timed(self) -> list[str]:
+        """Return the names that `next_due` may be asked for: the jobs, and those that do not exist yet but are to
+        drain."""
+        return list({**self._jobs, **self._pending})
+
+    def next_due(self, job: str = "") -> int | None:
+        """Return when a `Tick` would do something at the earliest (ns), for one job or all; None: never."""
+        if not job:
+            all_due = (self.next_due(name) for name in {**self._jobs, **self._pending})
+            return min((each for each in all_due if each is not None), default=None)
+        found = self._jobs.get(job)
+        due = [] if found is None else [timers.next_due(found, self._retention_of(found))]
+        due += [drain.deadline for drain in self._pending.get(job, {}).values() if drain.state is DrainState.PENDING]
+        return min((each for each in due if each is not None), default=None)
+
+    def waiting_drains(self, job: str, deployment: str) -> int:
+        """Return how many drains would wait for deployments to be defined if this one were asked for; 0: it would not
+        wait."""
+        found = self._jobs.get(job)
+        if deployment in self._pending.get(job, {}) or (found and found.spec.deployment == deployment):
+            return 0
+        return sum(map(len, self._pending.values())) + 1
+
+    def drain_status(self, job: str, deployment: str = "") -> DrainStatus:
+        """Return how far a deployment's drain is; the current deployment's by default."""
+        if deployment in self._pending.get(job, {}):
+            return self._pending_status(job, deployment)
+        found = self._job(job)
+        if deployment and deployment != found.spec.deployment:
+            raise handlers.left_deployment(deployment, found)
+        return JobView(found).drain_status()
+
+    def prepare(self, command: Command) -> Prepared:
+        """Check a command as things stand. Changes nothing.
+
+        Raises:
+            Refused: as `apply` would, where it would have changed nothing at all.
+        """
+        return handlers.prepare(self._jobs.get(command.job), self._pending.get(command.job, {}), command)
+
+    def reach(self, command: Command) -> int:
+        """Return how many rows a command may touch, at most or nearly so: quick to find, for who shares out time."""
+        return reach.of_command(self._jobs.get(command.job), command)
+
+    def _job(self, name: str) -> Job:
+        job = self._jobs.get(name)
+        if job is None:
+            raise handlers.unknown_job(name)
+        return job
+
+    def _retention_of(self, job: Job) -> int:
+        return self._retention if job.spec.retention is None else job.spec.retention
+
+    def _pending_status(self, job: str, deployment: str) -> DrainStatus:
+        drain = self._pending[job][deployment]
+        return DrainStatus(drain.state, drain.drain_id, deployment, mode=drain.mode)
 
     # ------------------------------------------------------------ what has changed
 

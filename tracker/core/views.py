@@ -1,12 +1,14 @@
-"""Views of a job. They read only; their cost may grow with the job."""
+"""Views of a job: what can be asked of it. They read only; the cost of some may grow with the job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tracker.contract.events import Ended
+from tracker.contract.events import Ended, Event
+from tracker.contract.figures import FrontAge, JobFigures, Tally
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import JobSpec
 from tracker.contract.status import (
@@ -19,12 +21,16 @@ from tracker.contract.status import (
     SegmentStatus,
     StagedCount,
     StagedStatus,
+    SubscriptionStatus,
     SubstreamStatus,
 )
+from tracker.contract.survey import Found, Survey, Wanted
 from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, DrainState, Reason
 
-from . import draining
+from . import draining, reach, surveying
 from .accounts import BY_DRAIN, Rows
+from .filters import EVERYTHING, EventFilter
+from .frontgroups import Front
 from .job import Job, or_none
 from .lifecycle import ENDED, KNOWN, STALLED
 from .producers import CloseOf, Epoch, ExpectOf, Producer
@@ -36,20 +42,396 @@ _EARLIER = 3  # substreams that are described of those for which an end waits
 _EMPTY = (0, 0, 0, 0)
 
 
-def drain_status(job: Job) -> DrainStatus:
-    """Return the state of the current deployment's drain."""
-    return DrainStatus(
-        job.drain.state,
-        job.drain.drain_id,
-        job.spec.deployment,
-        tuple(front.name for front in job.fronts.unfinished()),
-        job.accounts.open,
-        job.accounts.cells.in_flight,
-        tuple(draining.uncommitted(job)),
-        tuple(job.has_open_producers()),
-        None if job.drain.state is DrainState.NOT_DRAINING else job.drain.mode,
-        _unbalanced(job),
-    )
+class JobView:
+    """A job, to be asked about; it is valid as long as the job is not deleted, and shows the state at each question.
+
+    Args:
+        job: the job.
+    """
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    # ------------------------------------------------------------ at hand
+
+    @property
+    def last_seq(self) -> int:
+        """Return the number of the newest event."""
+        return self._job.log.last_seq
+
+    @property
+    def log_id(self) -> str:
+        """Return the name of the job's log."""
+        return self._job.log.log_id
+
+    @property
+    def deployment(self) -> str:
+        """Return the current deployment."""
+        return self._job.spec.deployment
+
+    @property
+    def drain_state(self) -> DrainState:
+        """Return how far the drain of the current deployment is."""
+        return self._job.drain.state
+
+    @property
+    def segments(self) -> Sequence[str]:
+        """Return the names of the segments."""
+        return self._job.graph.names
+
+    @property
+    def producers(self) -> Mapping[str, Producer]:
+        """Return the producers by name, in the order in which they came."""
+        return self._job.producers
+
+    def counts(self) -> Counts:
+        """Return how much the job takes up."""
+        job = self._job
+        accounts = job.accounts
+        return Counts(
+            segments=len(job.graph),
+            open_substreams=accounts.open,
+            staged_substreams=accounts.staged,
+            staged_units=job.staged_units,
+            staged_entries=job.staged_entries,
+            cells=accounts.cell_count,
+            tombstones=len(job.tombstones),
+            events=job.log.kept,
+            fronts=len(job.fronts.by_name),
+            expected=job.closing.expectations.count,
+            scopes=len(job.fronts.scoped),
+        )
+
+    def tally(self) -> Tally:
+        """Return what the job has announced since the process started, and how much was late in all."""
+        ends = self._job.ends_announced
+        complete, expired, abandoned = (ends[r.number] for r in (Reason.COMPLETE, Reason.EXPIRED, Reason.ABANDONED))
+        return Tally(complete, expired, abandoned, self._job.late_reports)
+
+    def figures(self, most_fronts: int) -> JobFigures:
+        """Return the job's numbers, with the ages of at most so many fronts."""
+        job = self._job
+        accounts = job.accounts
+        unfinished = job.fronts.unfinished()
+        oldest = heapq.nsmallest(most_fronts, unfinished, key=_since)
+        return JobFigures(
+            open_substreams=accounts.open,
+            incomplete_substreams=job.closing.expectations.shortfall()[0] if job.closing.expectations else 0,
+            staged_substreams=accounts.staged,
+            staged_epochs=job.count_staged(),
+            cells=accounts.cell_count,
+            tombstones=len(job.tombstones),
+            events=job.log.kept,
+            retained_events=len(job.log.retained),
+            last_seq=job.log.last_seq,
+            segments=job.graph.names,
+            drain=job.drain.state,
+            producers=len(job.producers),
+            idle_fronts=sum(front.idle for front in unfinished),
+            fronts=tuple(FrontAge(front.name, _since(front)) for front in oldest),
+            other_fronts=len(unfinished) - len(oldest),
+        )
+
+    def event_at(self, seq: int) -> int | None:
+        """Return when the first kept event from `seq` on happened (ns); None: there is none."""
+        return self._job.log.at(seq)
+
+    def new_scopes(self, scopes: Iterable[str]) -> int:
+        """Return how many of these scopes no frontier has named yet."""
+        return len(set(scopes) - self._job.fronts.scoped)
+
+    # ------------------------------------------------------------ what looking costs, in rows
+
+    @property
+    def scan_cost(self) -> int:
+        """Return what a look over all that the job holds costs."""
+        return reach.of_scan(self._job)
+
+    @property
+    def status_cost(self) -> int:
+        """Return what it costs to describe the job or its drain."""
+        return reach.of_status(self._job)
+
+    @property
+    def scan_cells(self) -> int:
+        """Return how many (substream, segment) pairs a look at all known substreams would describe."""
+        return (self._job.accounts.open + self._job.accounts.ended) * len(self._job.graph)
+
+    @property
+    def search_cost(self) -> int:
+        """Return what one call of `survey` or `search` costs."""
+        return min(surveying.STEP, self._job.accounts.open) + self._job.staged_entries // 50
+
+    # ------------------------------------------------------------ the job and its drain
+
+    def status(self) -> JobStatus:
+        """Return a summary of the job."""
+        job = self._job
+        drain = self.drain_status()
+        return JobStatus(
+            spec=JobSpec.of(job.spec),
+            first_seq=job.log.first_seq,
+            last_seq=job.log.last_seq,
+            open_substreams=job.accounts.open,
+            ended_substreams=job.accounts.ended,
+            in_flight=drain.in_flight,
+            late_reports=job.late_reports,
+            producers=tuple(
+                ProducerStatus(
+                    producer.name,
+                    producer.last_run,
+                    producer.mode,
+                    or_none(producer.committed),
+                    tuple(sorted(producer.staged)),
+                    producer.run is None,
+                    producer.last_contact,
+                )
+                for producer in job.producers.values()
+            ),
+            fronts=tuple(
+                FrontStatus(
+                    front.name,
+                    front.finished,
+                    front.idle,
+                    {EVERY_SCOPE if scope is None else scope: time for scope, time in front.promised.items()},
+                    front.owner or "",
+                    front.last_promise,
+                    () if front.fed is None else tuple(job.graph.names[number] for number in sorted(front.fed)),
+                )
+                for front in job.fronts
+            ),
+            drain=drain,
+            log_id=job.log.log_id,
+            incarnation=job.incarnation,
+            unread_segments=tuple(name for name in job.graph.names if name not in job.read_segments),
+            advanced=_advanced(job),
+            staged_substreams=job.accounts.staged,
+            staged_units=job.staged_units,
+            staged_entries=job.staged_entries,
+            tombstones=len(job.tombstones),
+            cells=job.accounts.cell_count,
+            **_incomplete(job),
+        )
+
+    def drain_status(self) -> DrainStatus:
+        """Return the state of the current deployment's drain."""
+        job = self._job
+        return DrainStatus(
+            job.drain.state,
+            job.drain.drain_id,
+            job.spec.deployment,
+            tuple(front.name for front in job.fronts.unfinished()),
+            job.accounts.open,
+            job.accounts.cells.in_flight,
+            tuple(draining.uncommitted(job)),
+            tuple(job.has_open_producers()),
+            None if job.drain.state is DrainState.NOT_DRAINING else job.drain.mode,
+            _unbalanced(job),
+        )
+
+    # ------------------------------------------------------------ events and their readers
+
+    def events(
+        self,
+        after_seq: int,
+        up_to_seq: int = 0,
+        limit: int = 1000,
+        log_id: str = "",
+        wanted: EventFilter = EVERYTHING,
+        own: bool = False,
+        subscription: str = "",
+    ) -> tuple[list[Event], int]:
+        """Kept events after a seq, in order, and the seq that was last looked at.
+
+        The filter is not applied: it only decides which missing events matter.
+
+        Args:
+            after_seq: 0 starts at the oldest from which on nothing is missing that the filter lets through.
+            up_to_seq: 0 is the last.
+            limit: at most so many.
+            log_id: the log that the seqs are of; empty: any.
+            wanted: what the reader asks for.
+            own: `after_seq` is a position of the reader's own, also if it is 0.
+            subscription: read as this one, by its filter, and after what it has acknowledged if `after_seq` is 0.
+
+        Raises:
+            Refused: ``LOG_CHANGED``; ``EVENTS_EXPIRED`` if retention has dropped some of those that
+                were asked for; ``UNKNOWN_SUBSCRIPTION``; ``SUBSCRIPTION_EXPIRED``.
+        """
+        log = self._job.log
+        if log_id and log_id != log.log_id:
+            raise Refused(
+                Refusal.LOG_CHANGED,
+                f"the log of job {self._job.spec.job!r} is {log.log_id!r}, not {log_id!r}: the job was deleted, its "
+                "journal has lost its tail, or a backup was restored; start again from seq 0",
+            )
+        if subscription:
+            reader = self._job.subscriptions.find(subscription)
+            wanted, own, after_seq = reader.wanted, True, after_seq or reader.acknowledged
+            if after_seq >= reader.acknowledged:
+                # Nothing of it was dropped; what is known of the drops may be more careful than that.
+                return log.read_kept(after_seq, up_to_seq, limit)
+        return log.read(after_seq, up_to_seq, limit, wanted, own)
+
+    def first_seq(self, wanted: EventFilter = EVERYTHING, subscription: str = "") -> int:
+        """Return from which event on nothing is missing that a filter, or a subscription, asks for."""
+        if subscription:
+            return self._job.subscriptions.find(subscription).acknowledged + 1
+        return self._job.log.dropped.last_passing(wanted) + 1
+
+    @property
+    def subscription_names(self) -> list[str]:
+        """Return the names of the subscriptions, expired ones too."""
+        return list(self._job.subscriptions)
+
+    def names_subscribed_to(self, besides: str) -> int:
+        """Return how many segments and scopes the filters of the subscriptions name, but for one of them."""
+        return self._job.subscriptions.names_asked_for(besides)
+
+    def filter_of(self, subscription: str) -> EventFilter:
+        """Return what a subscription asks for.
+
+        Raises:
+            Refused: ``UNKNOWN_SUBSCRIPTION``; ``SUBSCRIPTION_EXPIRED``.
+        """
+        return self._job.subscriptions.find(subscription).wanted
+
+    def subscriptions(self) -> list[SubscriptionStatus]:
+        """Return the subscriptions by name, expired ones too."""
+        return self._job.subscriptions.statuses()
+
+    # ------------------------------------------------------------ substreams
+
+    def ended(self, segment: str, scope: str, name: str, end_time: int | None = None) -> Ended | None:
+        """Return the end of a substream on a segment; None if it has not come.
+
+        Raises:
+            Refused: ``UNKNOWN_SEGMENT``; ``EVENTS_EXPIRED`` if it is forgotten, so that its end will not come again.
+        """
+        job = self._job
+        if segment not in job.graph.number:
+            raise Refused(
+                Refusal.UNKNOWN_SEGMENT, f"segment {segment!r} is not one of the job's: {', '.join(job.graph.names)}"
+            )
+        check_name("substream", name)
+        number = job.graph.number[segment]
+        accounts = job.accounts
+        row = accounts.find_one(scope, name)
+        if row < 0 or not accounts.flags[row] & KNOWN:
+            forgotten = bool(job.tombstones) and bool(job.tombstones.has([(scope, name)])[0])
+            if forgotten or (end_time is not None and job.closing.is_closed(scope, end_time, number)):
+                raise Refused(
+                    Refusal.EVENTS_EXPIRED,
+                    f"substream {name!r} of scope {scope!r} has ended or is closed, and its events are no longer kept; "
+                    "its end will not be announced again",
+                )
+            return None
+        reason = accounts.reason(row, number)
+        if not reason:
+            return None
+        bound = int(accounts.end_time[row])
+        return Ended(
+            segment,
+            scope,
+            name,
+            None if bound == NO_END_TIME else bound,
+            accounts.sent(row, number),
+            Reason.of(reason & ~BY_DRAIN),
+            max(0, accounts.in_flight(row, number)),
+            bool(reason & BY_DRAIN),
+            job.closing.expectations.total(accounts.id_of(row), number),
+        )
+
+    def explained(self, scope: str, name: str) -> Explained:
+        """Explain one substream, with the epochs that are not committed. The cost grows with what is staged.
+
+        If its end waits for others by the job's ordering, all open substreams are looked through for them.
+        """
+        job = self._job
+        check_scope(scope)
+        check_name("substream", name)
+        row = job.accounts.find_one(scope, name)
+        if row < 0:
+            return Explained(None, ())
+        known = bool(job.accounts.flags[row] & KNOWN)
+        staged = [
+            found
+            for producer in sorted(job.producers.values(), key=lambda producer: producer.name)
+            for number, epoch in sorted(producer.staged.items())
+            if (found := _staged_of(job, producer, number, epoch, row)) is not None
+        ]
+        if not known:
+            return Explained(None, tuple(staged))
+        earlier = job.ends.earlier(row)
+        rows = np.concatenate([[row], earlier[:_EARLIER]])
+        status, *first = (
+            _substream_status(job, each, segments)
+            for each, segments in zip(rows.tolist(), _segments(job, rows), strict=True)
+        )
+        return Explained(status, tuple(staged), tuple(first), len(earlier))
+
+    def substreams(
+        self,
+        scopes: Sequence[str] = (),
+        include_ended: bool = False,
+        only_stalled: bool = False,
+        limit: int = 100,
+        after: int = -1,
+    ) -> tuple[list[SubstreamStatus], int | None]:
+        """Return a page of the known substreams, in the order of their creation.
+
+        A page may be shorter than asked for, even empty, with another after it: what is looked at for one is bounded.
+
+        Args:
+            scopes: of these scopes only; empty: of all.
+            include_ended: those, too, that have ended on every segment and are still remembered.
+            only_stalled: only those announced as stalled.
+            limit: at most so many.
+            after: what an earlier page gave; -1 for the first.
+
+        Returns:
+            the substreams, and the `after` of the next page (None: there is none).
+        """
+        job = self._job
+        accounts = job.accounts
+        every, of = int(KNOWN), int(KNOWN if include_ended else KNOWN | ENDED)
+        numbers = [accounts.scope_number[scope] for scope in scopes if scope in accounts.scope_number]
+        limit = min(limit, max(1, _MOST_SEGMENTS // len(job.graph)))
+        found: list[int] = []
+        following = None
+        for looked, (last, rows) in enumerate(accounts.by_creation(after, every, of), 1):
+            if only_stalled:
+                rows = rows[accounts.life.are(rows, STALLED)]
+            if scopes:
+                rows = rows[np.isin(accounts.scope[rows], numbers)]
+            found += rows.tolist()
+            if len(found) > limit:
+                found = found[:limit]
+                following = accounts.id_of(found[-1])
+                break
+            if looked == _MOST_PAGES:
+                following = last
+                break
+        return [
+            _substream_status(job, row, segments)
+            for row, segments in zip(found, _segments(job, np.array(found, np.int64)), strict=True)
+        ], following
+
+    def survey(self, surveyor: surveying.Surveyor) -> Survey | None:
+        """Let a surveyor look at the next substreams; return the survey, once it has looked at all."""
+        return None if surveyor.step(self._job) else surveyor.survey(self._job)
+
+    def search(self, wanted: Wanted, limit: int = 50, after: int = -1) -> Found:
+        """Return some open substreams that are wanted, by creation, and where to go on. One call looks at so many.
+
+        Args:
+            wanted: which.
+            limit: at most so many.
+            after: the `following` of an earlier answer; -1 for the first.
+        """
+        return surveying.found(self._job, wanted, limit, after)
 
 
 def _unbalanced(job: Job) -> tuple[str, ...]:
@@ -57,73 +439,6 @@ def _unbalanced(job: Job) -> tuple[str, ...]:
     if not (job.drain.hands_over and job.drain.under_way):
         return ()
     return tuple(job.graph.names[number] for number in np.flatnonzero(draining.unbalanced(job)).tolist())
-
-
-def counts(job: Job) -> Counts:
-    """Return how much the job takes up."""
-    accounts = job.accounts
-    return Counts(
-        segments=len(job.graph),
-        open_substreams=accounts.open,
-        staged_substreams=accounts.staged,
-        staged_units=job.staged_units,
-        staged_entries=job.staged_entries,
-        cells=accounts.cell_count,
-        tombstones=len(job.tombstones),
-        events=job.log.kept,
-        fronts=len(job.fronts.by_name),
-        expected=job.closing.expectations.count,
-        scopes=len(job.fronts.scoped),
-    )
-
-
-def status(job: Job) -> JobStatus:
-    """Return a summary of the job."""
-    drain = drain_status(job)
-    return JobStatus(
-        spec=JobSpec.of(job.spec),
-        first_seq=job.log.first_seq,
-        last_seq=job.log.last_seq,
-        open_substreams=job.accounts.open,
-        ended_substreams=job.accounts.ended,
-        in_flight=drain.in_flight,
-        late_reports=job.late_reports,
-        producers=tuple(
-            ProducerStatus(
-                producer.name,
-                producer.last_run,
-                producer.mode,
-                or_none(producer.committed),
-                tuple(sorted(producer.staged)),
-                producer.run is None,
-                producer.last_contact,
-            )
-            for producer in job.producers.values()
-        ),
-        fronts=tuple(
-            FrontStatus(
-                front.name,
-                front.finished,
-                front.idle,
-                {EVERY_SCOPE if scope is None else scope: time for scope, time in front.promised.items()},
-                front.owner or "",
-                front.last_promise,
-                () if front.fed is None else tuple(job.graph.names[number] for number in sorted(front.fed)),
-            )
-            for front in job.fronts
-        ),
-        drain=drain,
-        log_id=job.log.log_id,
-        incarnation=job.incarnation,
-        unread_segments=tuple(name for name in job.graph.names if name not in job.read_segments),
-        advanced=_advanced(job),
-        staged_substreams=job.accounts.staged,
-        staged_units=job.staged_units,
-        staged_entries=job.staged_entries,
-        tombstones=len(job.tombstones),
-        cells=job.accounts.cell_count,
-        **_incomplete(job),
-    )
 
 
 def _advanced(job: Job) -> dict[str, int]:
@@ -142,74 +457,6 @@ def _incomplete(job: Job) -> dict[str, int]:
         "expected": shortfall.expected,
         "expected_sent": shortfall.sent,
     }
-
-
-def ended(job: Job, segment: str, scope: str, name: str, end_time: int | None) -> Ended | None:
-    """Return the end of a substream on a segment; None if it has not come.
-
-    Raises:
-        Refused: ``UNKNOWN_SEGMENT``; ``EVENTS_EXPIRED`` if it is forgotten, so that its end will not come again.
-    """
-    if segment not in job.graph.number:
-        raise Refused(
-            Refusal.UNKNOWN_SEGMENT, f"segment {segment!r} is not one of the job's: {', '.join(job.graph.names)}"
-        )
-    check_name("substream", name)
-    number = job.graph.number[segment]
-    accounts = job.accounts
-    row = accounts.find_one(scope, name)
-    if row < 0 or not accounts.flags[row] & KNOWN:
-        forgotten = bool(job.tombstones) and bool(job.tombstones.has([(scope, name)])[0])
-        if forgotten or (end_time is not None and job.closing.is_closed(scope, end_time, number)):
-            raise Refused(
-                Refusal.EVENTS_EXPIRED,
-                f"substream {name!r} of scope {scope!r} has ended or is closed, and its events are no longer kept; "
-                "its end will not be announced again",
-            )
-        return None
-    reason = accounts.reason(row, number)
-    if not reason:
-        return None
-    bound = int(accounts.end_time[row])
-    return Ended(
-        segment,
-        scope,
-        name,
-        None if bound == NO_END_TIME else bound,
-        accounts.sent(row, number),
-        Reason.of(reason & ~BY_DRAIN),
-        max(0, accounts.in_flight(row, number)),
-        bool(reason & BY_DRAIN),
-        job.closing.expectations.total(accounts.id_of(row), number),
-    )
-
-
-def explained(job: Job, scope: str, name: str) -> Explained:
-    """Explain one substream, with the epochs that are not committed. The cost grows with what is staged.
-
-    If its end waits for others by the job's ordering, all open substreams are looked through for them.
-    """
-    check_scope(scope)
-    check_name("substream", name)
-    row = job.accounts.find_one(scope, name)
-    if row < 0:
-        return Explained(None, ())
-    known = bool(job.accounts.flags[row] & KNOWN)
-    staged = [
-        found
-        for producer in sorted(job.producers.values(), key=lambda producer: producer.name)
-        for number, epoch in sorted(producer.staged.items())
-        if (found := _staged_of(job, producer, number, epoch, row)) is not None
-    ]
-    if not known:
-        return Explained(None, tuple(staged))
-    earlier = job.ends.earlier(row)
-    rows = np.concatenate([[row], earlier[:_EARLIER]])
-    status, *first = (
-        _substream_status(job, each, segments)
-        for each, segments in zip(rows.tolist(), _segments(job, rows), strict=True)
-    )
-    return Explained(status, tuple(staged), tuple(first), len(earlier))
 
 
 def _staged_of(job: Job, producer: Producer, number: int, epoch: Epoch, row: int) -> StagedStatus | None:
@@ -243,38 +490,6 @@ def _staged_of(job: Job, producer: Producer, number: int, epoch: Epoch, row: int
         tuple(sorted(closing)),
         tuple(sorted(expecting)),
     )
-
-
-def substreams(
-    job: Job, scopes: Sequence[str], include_ended: bool, only_stalled: bool, limit: int, after: int
-) -> tuple[list[SubstreamStatus], int | None]:
-    """Return a page of the known substreams, by creation; and where the next one starts.
-
-    A page may be shorter than asked for, even empty, with another after it: what is looked at for one is bounded.
-    """
-    accounts = job.accounts
-    every, of = int(KNOWN), int(KNOWN if include_ended else KNOWN | ENDED)
-    numbers = [accounts.scope_number[scope] for scope in scopes if scope in accounts.scope_number]
-    limit = min(limit, max(1, _MOST_SEGMENTS // len(job.graph)))
-    found: list[int] = []
-    following = None
-    for looked, (last, rows) in enumerate(accounts.by_creation(after, every, of), 1):
-        if only_stalled:
-            rows = rows[accounts.life.are(rows, STALLED)]
-        if scopes:
-            rows = rows[np.isin(accounts.scope[rows], numbers)]
-        found += rows.tolist()
-        if len(found) > limit:
-            found = found[:limit]
-            following = accounts.id_of(found[-1])
-            break
-        if looked == _MOST_PAGES:
-            following = last
-            break
-    return [
-        _substream_status(job, row, segments)
-        for row, segments in zip(found, _segments(job, np.array(found, np.int64)), strict=True)
-    ], following
 
 
 def _segments(job: Job, rows: Rows) -> Iterator[tuple[SegmentStatus, ...]]:
@@ -320,3 +535,7 @@ def _substream_status(job: Job, row: int, segments: tuple[SegmentStatus, ...]) -
         held_by=tuple(name for name in job.producers if row in job.provisional.awaiting.get(name, ())),
         by_drain=any(segment.by_drain for segment in segments),
     )
+
+
+def _since(front: Front) -> int:
+    return front.last_contact if front.last_promise is None else front.last_promise

@@ -61,14 +61,14 @@ class Admission:
         named = new + waiting.names if new and waiting else new
         check_capacity(self._tracker, command, self._limits, named)
         match command:
-            case DefineJob() if self._tracker.last_seq(job) is None and not self._defining[job]:
+            case DefineJob() if self._tracker.find(job) is None and not self._defining[job]:
                 jobs = self._tracker.count_jobs() + sum(map(self._is_new, self._defining))
                 check("max_jobs", jobs + 1, "delete jobs that have finished")
-            case OpenProducer() if not self._tracker.has_producer(job, command.producer):
+            case OpenProducer() if command.producer not in (known := self._tracker.view(job).producers):
                 opening = {} if waiting is None else +waiting.producers
                 if command.producer not in opening:
-                    new_ones = sum(not self._tracker.has_producer(job, producer) for producer in opening)
-                    producers = self._tracker.count_producers(job) + new_ones
+                    new_ones = sum(producer not in known for producer in opening)
+                    producers = len(known) + new_ones
                     check("max_producers", producers + 1, "forget producers that will not return")
             case Drain() if self._drains:
                 wanted = self._tracker.waiting_drains(job, command.deployment)
@@ -83,23 +83,27 @@ class Admission:
                     command.max_events or 0,
                     "acknowledge more often, and ask for a smaller max_events",
                 )
-                names = {*self._tracker.subscription_names(job), *(+waiting.subscriptions if waiting else ())}
+                view = self._tracker.view(job)
+                names = {*view.subscription_names, *(+waiting.subscriptions if waiting else ())}
                 check(
                     "max_subscriptions", len(names | {command.name}), "end subscriptions that have no reader any more"
                 )
                 asked = len(command.segments) + len(command.scopes)
-                asked += self._tracker.names_subscribed_to(job, besides=command.name)
+                asked += view.names_subscribed_to(besides=command.name)
                 check("max_subscribed_names", asked, "name fewer segments and scopes, or leave the filter out")
         return prepared
 
     def count_substreams(self, job: str) -> int:
         """Return how many substreams a job has open, with those that pending commands name for the first time."""
-        counts, waiting = self._tracker.counts(job), self._waiting.get(job)
+        view, waiting = self._tracker.find(job), self._waiting.get(job)
         pending = 0 if waiting is None else waiting.names
-        return pending + (0 if counts is None else counts.open_substreams + counts.staged_substreams)
+        if view is None:
+            return pending
+        counts = view.counts()
+        return pending + counts.open_substreams + counts.staged_substreams
 
     def _is_new(self, job: str) -> bool:
-        return self._tracker.last_seq(job) is None
+        return self._tracker.find(job) is None
 
     def take(self, prepared: Prepared, answer: asyncio.Future[Any]) -> None:
         """Count an accepted command, which waits for its turn, as pending until it is answered."""

@@ -111,7 +111,7 @@ def restore(where: str, backup: Checked, replace: bool = False, same_log: bool =
     state = ReplayableState(decode(b"".join(backup.state())))
     ended = 0
     if not same_log:
-        jobs = [state.tracker.job_status(job) for job in state.tracker.jobs()]
+        jobs = [state.tracker.view(job).status() for job in state.tracker.jobs()]
         ended = sum(not producer.closed for job in jobs for producer in job.producers)
         state.renew_logs()
     aside = set_journal_aside(where) if replace else ""
@@ -123,7 +123,7 @@ def restore(where: str, backup: Checked, replace: bool = False, same_log: bool =
         journal.snapshot(number, state.dump())
         journal.end_restore()
     _check(where, number)
-    logs = {job: state.tracker.log_id(job) for job in sorted(state.tracker.jobs())}
+    logs = {job: state.tracker.view(job).log_id for job in state.tracker.jobs()}
     return Restored(header, logs, ended, aside)
 
 

@@ -38,7 +38,7 @@ def check_capacity(tracker: Tracker, command: Command, limits: Limits, new: int)
             _check_report(tracker, command, limits, new)
             _check_promises(tracker, command, limits)
         case Commit():
-            _check_named(tracker.counts(command.job) if new else None, limits, new)
+            _check_named(tracker.view(command.job).counts() if new else None, limits, new)
             _check_promises(tracker, command, limits)
         case Drain():
             waiting = tracker.waiting_drains(command.job, command.deployment)
@@ -46,9 +46,7 @@ def check_capacity(tracker: Tracker, command: Command, limits: Limits, new: int)
 
 
 def _check_report(tracker: Tracker, report: Report, limits: Limits, new: int) -> None:
-    job = tracker.counts(report.job)
-    if job is None:
-        return
+    job = tracker.view(report.job).counts()
     check = limits.check
     _check_named(job, limits, new, stages=not report.commit)
     if report.entry_count:
@@ -86,14 +84,13 @@ def _check_named(job: Counts | None, limits: Limits, new: int, stages: bool = Fa
 def _check_promises(tracker: Tracker, command: Report | Commit, limits: Limits) -> None:
     """Refuse expected numbers and scopes' frontiers for which there is no room."""
     expected = sum(isinstance(promise, Expect) for promise in command.promises)
-    if expected and (counts := tracker.counts(command.job)) is not None:
-        limits.check(
-            "max_expected", counts.expected + expected, "give counts for fewer substreams at a time, or close by name"
-        )
+    if expected:
+        there = tracker.view(command.job).counts().expected
+        limits.check("max_expected", there + expected, "give counts for fewer substreams at a time, or close by name")
     scopes = {promise.scope for promise in command.promises if isinstance(promise, Frontier)} - {None}
-    job = tracker.counts(command.job) if scopes else None
-    if job is not None:
-        new = tracker.new_scopes(command.job, (scope for scope in scopes if scope is not None))
+    if scopes:
+        view = tracker.view(command.job)
+        job, new = view.counts(), view.new_scopes(scope for scope in scopes if scope is not None)
         if new:
             wanted = (job.scopes + new) * max(1, job.fronts)
             limits.check("max_scope_frontiers", wanted, "promise frontiers for every scope")

@@ -73,9 +73,7 @@ class Inventory:
         waiting: list[asyncio.Future[None]] = []
         turn = time.monotonic()
         for name in names:
-            done = self._lanes.run(
-                name, partial(self._look, name, places.get(name)), partial(self._tracker.status_cost, name)
-            )
+            done = self._lanes.run(name, partial(self._look, name, places.get(name)), partial(self._cost, name))
             if done is not None:
                 waiting.append(done)
             if time.monotonic() - turn > _TURN_S:
@@ -91,11 +89,16 @@ class Inventory:
             if newest is not None:
                 numbers.survey = newest.survey
 
+    def _cost(self, name: str) -> int:
+        view = self._tracker.find(name)
+        return 0 if view is None else view.status_cost
+
     def _look(self, name: str, place: int | None) -> None:
         """Read what is at hand; call it in the job's lane."""
-        figures = self._tracker.figures(name, self._fronts)
-        if figures is None:
+        view = self._tracker.find(name)
+        if view is None:
             return
+        figures = view.figures(self._fronts)
         numbers = self.jobs.get(name)
         if numbers is None:
             numbers = self.jobs[name] = JobNumbers(figures)
@@ -103,7 +106,7 @@ class Inventory:
         numbers.behind_events, numbers.behind_since = 0, None
         if place is not None:
             numbers.behind_events = max(0, figures.last_seq - place)
-            numbers.behind_since = self._tracker.event_at(name, place + 1)
+            numbers.behind_since = view.event_at(place + 1)
         if not figures.open_substreams:
             numbers.survey = _NOTHING_OPEN
             self._surveys.forget(name)

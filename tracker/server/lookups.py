@@ -85,8 +85,8 @@ class Lookups:
         job = asked_by(self._intake, wire.GetJobRequest, data, caller).job
         return await self._readers.ask(
             job,
-            lambda: codec.write_job_status(self._shortened(self._tracker.job_status(job))).SerializeToString(),
-            lambda: self._tracker.status_cost(job),
+            lambda: codec.write_job_status(self._shortened(self._tracker.view(job).status())).SerializeToString(),
+            lambda: self._tracker.view(job).status_cost,
         )
 
     def _shortened(self, status: JobStatus) -> JobStatus:
@@ -107,7 +107,7 @@ class Lookups:
         return await self._readers.ask(
             job,
             lambda: codec.write_drain_status(self._tracker.drain_status(job, deployment)).SerializeToString(),
-            lambda: self._tracker.status_cost(job),
+            lambda: self._tracker.view(job).status_cost,
         )
 
     async def _list_events(self, data: bytes, caller: Caller) -> bytes:
@@ -116,10 +116,10 @@ class Lookups:
 
         def look() -> bytes:
             wanted = wanted_by(self._tracker, request)
-            log_id = request.log_id or self._tracker.log_id(request.job)
-            first_seq = self._tracker.first_seq(request.job, wanted, request.subscription)
-            events, last = self._tracker.events(
-                request.job,
+            view = self._tracker.view(request.job)
+            log_id = request.log_id or view.log_id
+            first_seq = view.first_seq(wanted, request.subscription)
+            events, last = view.events(
                 request.after_seq,
                 request.up_to_seq,
                 limit,
@@ -136,7 +136,7 @@ class Lookups:
             )
 
         def weight() -> int:
-            ahead = (self._tracker.last_seq(request.job) or 0) - int(request.after_seq)
+            ahead = self._tracker.view(request.job).last_seq - int(request.after_seq)
             return 20 * min(limit, max(0, ahead)) + len(request.segments) + len(request.scopes)
 
         return await self._readers.ask(request.job, look, weight)
@@ -146,7 +146,7 @@ class Lookups:
         return await self._readers.ask(
             request.job,
             lambda: codec.write_explained(
-                self._tracker.explained(request.job, request.scope, request.name)
+                self._tracker.view(request.job).explained(request.scope, request.name)
             ).SerializeToString(),
         )
 
@@ -155,8 +155,8 @@ class Lookups:
         return await self._readers.ask(
             job,
             lambda: wire.ListSubscriptionsResponse(
-                subscriptions=list(map(codec.write_subscription, self._tracker.subscriptions(job))),
-                last_seq=self._tracker.last_seq(job) or 0,
+                subscriptions=list(map(codec.write_subscription, self._tracker.view(job).subscriptions())),
+                last_seq=self._tracker.view(job).last_seq,
             ).SerializeToString(),
         )
 
@@ -165,11 +165,11 @@ class Lookups:
         job, after, asked = request.job, _after(request.page_token), self._page(request.page_size)
 
         def page() -> int:
-            return max(1, min(asked, _PAGE_CELLS // max(1, self._tracker.count_segments(job))))
+            return max(1, min(asked, _PAGE_CELLS // len(self._tracker.view(job).segments)))
 
         def look() -> bytes:
-            substreams, following = self._tracker.substreams(
-                job, tuple(request.scopes), request.include_ended, request.only_stalled, page(), after
+            substreams, following = self._tracker.view(job).substreams(
+                tuple(request.scopes), request.include_ended, request.only_stalled, page(), after
             )
             return _in_pieces(
                 wire.ListSubstreamsResponse(next_page_token="" if following is None else str(following)),
@@ -178,8 +178,9 @@ class Lookups:
             )
 
         def weight() -> int:
-            cells = 20 * page() * max(1, self._tracker.count_segments(job))
-            return min(cells, 20 * self._tracker.scan_cells(job)) + self._tracker.scan_cost(job) + len(request.scopes)
+            cells = 20 * page() * len(self._tracker.view(job).segments)
+            view = self._tracker.view(job)
+            return min(cells, 20 * view.scan_cells) + view.scan_cost + len(request.scopes)
 
         return await self._readers.ask(job, look, weight)
 

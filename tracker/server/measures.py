@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from tracker.contract.commands import Report
 from tracker.contract.figures import Tally
+from tracker.core import JobView
 
 from .distribution import Distribution
 from .joblabels import JobLabels
@@ -25,12 +26,12 @@ class Measures:
 
     Args:
         labels: the jobs' labels.
-        tally: returns what a job has announced in all; None if there is no such job.
+        find: finds a job, of which its tally is read.
     """
 
-    def __init__(self, labels: JobLabels, tally: Callable[[str], Tally | None]) -> None:
+    def __init__(self, labels: JobLabels, find: Callable[[str], JobView | None]) -> None:
         self._labels = labels
-        self._tally = tally
+        self._find = find
         self._tallies: dict[str, Tally] = {}  # by job, as last counted
         self.calls: dict[tuple[str, str], Distribution] = {}  #: seconds, by method and code
         self.refusals: dict[str, int] = {}  #: by reason
@@ -48,9 +49,9 @@ class Measures:
     def began(self, jobs: list[str]) -> None:
         """Count from now on: what these jobs announced before was counted by an earlier process."""
         for job in jobs:
-            tally = self._tally(job)
-            if tally is not None:
-                self._tallies[job] = tally
+            view = self._find(job)
+            if view is not None:
+                self._tallies[job] = view.tally()
 
     def called(self, method: str, code: str, seconds: float) -> None:
         """Count a call that has ended."""
@@ -76,10 +77,11 @@ class Measures:
             job: whose log has grown, or which was deleted.
             seconds: since the command that caused it was taken.
         """
-        tally = self._tally(job)
-        if tally is None:
+        view = self._find(job)
+        if view is None:
             self._tallies.pop(job, None)
             return
+        tally = view.tally()
         before = self._tallies.get(job, Tally())
         self._tallies[job] = tally
         if tally.late < before.late or tally.complete < before.complete:

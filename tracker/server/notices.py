@@ -52,7 +52,8 @@ class Notices:
         """Return a function that logs a command; call it with the answer, once the command was carried out."""
         match command:
             case DefineJob(spec):
-                if self._tracker.deployment(spec.job) == spec.deployment:
+                view = self._tracker.find(spec.job)
+                if view is not None and view.deployment == spec.deployment:
                     return _nothing  # the definition is repeated, or changes only durations
                 return lambda answer: self._log(
                     "a job was defined" if answer.created else "a deployment was defined",
@@ -63,7 +64,9 @@ class Notices:
             case DeleteJob():
                 return lambda _: self._log("a job was deleted", job=command.job, force=command.force)
             case OpenProducer():
-                before = self._tracker.current_run(command.job, command.producer)
+                view = self._tracker.find(command.job)
+                known = None if view is None else view.producers.get(command.producer)
+                before = None if known is None else known.run
                 if before is None or before == command.run:
                     return _nothing
                 return lambda _: self._log(
@@ -93,10 +96,10 @@ class Notices:
 
     def news(self, job: str) -> None:
         """Log the end of a job's drain, if it has ended. Call it when the job's log has grown."""
-        state = self._tracker.drain_state(job)
-        if state is None:
+        view = self._tracker.find(job)
+        if view is None:
             self._drains.pop(job, None)
-        elif state is not self._drains.get(job, DrainState.NOT_DRAINING):
+        elif (state := view.drain_state) is not self._drains.get(job, DrainState.NOT_DRAINING):
             self._drains[job] = state
             if state is DrainState.DRAINED:
                 self._log("a job has drained", job=job)
@@ -110,9 +113,10 @@ class Notices:
             job: the job's name.
             after_seq: the number of the last event before the tick.
         """
-        if self._tracker.last_seq(job) in (None, after_seq):
+        view = self._tracker.find(job)
+        if view is None or view.last_seq == after_seq:
             return
-        for event in self._tracker.events(job, after_seq, limit=_STALLS)[0]:
+        for event in view.events(after_seq, limit=_STALLS)[0]:
             if isinstance(event.kind, Stalled):
                 stalled = event.kind
                 self._log(

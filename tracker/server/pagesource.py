@@ -54,7 +54,7 @@ class PageSource:
         return self._tracker
 
     async def _ask(self, job: str, work: Callable[[], _T], weight: Callable[[], int]) -> _T:
-        self._state.log_id(job)  # refuses an unknown job, which shall not have a lane
+        self._state.view(job)  # refuses an unknown job, which shall not have a lane
         assert self._readers is not None
         return await self._readers.ask(job, work, weight)
 
@@ -63,11 +63,11 @@ class PageSource:
 
     async def status(self, job: str, describe: Callable[[JobStatus], _T]) -> _T:
         return await self._ask(
-            job, lambda: describe(self._state.job_status(job)), lambda: 20 * self._state.status_cost(job)
+            job, lambda: describe(self._state.view(job).status()), lambda: 20 * self._state.view(job).status_cost
         )
 
     async def survey(self, job: str) -> Surveyed:
-        self._state.log_id(job)  # refuses an unknown job, and while the journal is recovered
+        self._state.view(job)  # refuses an unknown job, and while the journal is recovered
         assert self._surveys is not None
         made = await self._surveys.survey(job, _SHARE)
         return Surveyed(made.survey, made.at // 1_000_000)
@@ -75,14 +75,14 @@ class PageSource:
     async def search(self, job: str, wanted: Wanted, limit: int, after: int) -> Found:
         return await self._ask(
             job,
-            lambda: self._state.search(job, wanted, limit, after),
-            lambda: self._state.search_cost(job) + 20 * limit,
+            lambda: self._state.view(job).search(wanted, limit, after),
+            lambda: self._state.view(job).search_cost + 20 * limit,
         )
 
     async def explain(self, job: str, scope: str, name: str) -> tuple[JobStatus, Explained]:
         def look() -> tuple[JobStatus, Explained]:
-            explained = self._state.explained(job, scope, name)
-            status = self._state.job_status(job)
+            view = self._state.view(job)
+            explained, status = view.explained(scope, name), view.status()
             # What other scopes were promised explains nothing, and may be much.
             fronts = tuple(
                 replace(
@@ -93,19 +93,18 @@ class PageSource:
             return replace(status, fronts=fronts), explained
 
         def weight() -> int:
-            counts = self._state.counts(job)
-            staged = 0 if counts is None else counts.staged_entries // 10
-            return 20 * (self._state.status_cost(job) + self._state.count_segments(job)) + staged
+            view = self._state.view(job)
+            return 20 * (view.status_cost + len(view.segments)) + view.counts().staged_entries // 10
 
         return await self._ask(job, look, weight)
 
     async def tail(self, job: str, before: int, limit: int) -> EventTail:
         def look() -> EventTail:
-            last = self._state.last_seq(job) or 0
-            first = self._state.first_seq(job)
+            view = self._state.view(job)
+            first, last = view.first_seq(), view.last_seq
             up_to = min(before - 1, last) if before else last
             after = max(first - 1, up_to - limit)
-            events = self._state.events(job, after, up_to, limit, own=True)[0] if up_to > after else []
+            events = view.events(after, up_to, limit, own=True)[0] if up_to > after else []
             return EventTail(first, last, events)
 
         return await self._ask(job, look, lambda: 20 * limit)

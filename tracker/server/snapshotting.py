@@ -47,14 +47,16 @@ class Cut:
         if job in self._left:
             del self._left[job]
             try:
-                part: Any = self._lanes.run(
-                    job, partial(self._tracker.dump_job, job), lambda: self._tracker.scan_cost(job)
-                )
+                part: Any = self._lanes.run(job, partial(self._tracker.dump_job, job), lambda: self._cost(job))
             except Exception as error:  # the snapshot fails, but the command must not
                 part = asyncio.get_running_loop().create_future()
                 part.set_exception(error)
                 part.exception()
             self._parts.append(part)
+
+    def _cost(self, job: str) -> int:
+        view = self._tracker.find(job)
+        return 0 if view is None else view.scan_cost
 
     async def gather(self) -> Any:
         """Copy the jobs that are left, and return the whole state, for `ReplayableState`."""

@@ -55,7 +55,7 @@ class Surveys:
         """Return the newest survey of a job; None: there was no time for one yet."""
         made = self._made.get(job)
         try:
-            return None if made is None or made.log_id != self._tracker.log_id(job) else made
+            return None if made is None or made.log_id != self._tracker.view(job).log_id else made
         except Refused:  # the job was deleted
             return None
 
@@ -117,13 +117,13 @@ class Surveys:
             nonlocal cost
             started = time.thread_time()
             try:
-                return self._tracker.survey(job, surveyor)
+                return self._tracker.view(job).survey(surveyor)
             finally:
                 cost += time.thread_time() - started
 
-        log_id = self._tracker.log_id(job)
+        log_id = self._tracker.view(job).log_id
         while True:
-            stepped = self._lanes.run(job, step, partial(self._tracker.search_cost, job))
+            stepped = self._lanes.run(job, step, lambda: self._tracker.view(job).search_cost)
             survey = await stepped if isinstance(stepped, asyncio.Future) else stepped
             if survey is not None:
                 return Made(survey, log_id, time.time_ns(), time.monotonic(), cost)

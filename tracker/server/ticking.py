@@ -107,7 +107,8 @@ class Ticker:
 
     def _tick(self, job: str) -> bool:
         """Send a tick to a job; return False if the server accepts no commands now."""
-        seq = self._tracker.last_seq(job) or 0
+        before = self._tracker.find(job)
+        seq = 0 if before is None else before.last_seq
         try:
             answer = self._sequencer.submit(Method.TICK, job.encode(), Prepared(Tick(job)))
         except Refused:

@@ -51,7 +51,7 @@ def wanted_by(tracker: Tracker, request: wire.WatchRequest | wire.ListEventsRequ
         return EventFilter(request.segments, request.scopes)
     if request.segments or request.scopes:
         raise Refused(Refusal.MALFORMED, "a subscription has its own filter; leave segments and scopes out")
-    return tracker.filter_of(request.job, request.subscription)
+    return tracker.view(request.job).filter_of(request.subscription)
 
 
 class Watch:
@@ -170,7 +170,7 @@ class Readers:
         place, own = request.after_seq, request.own_position
         with self._watching(job, place, len(request.segments) + len(request.scopes)) as watch:
             # Without a `log_id`, the current log is meant. A job that is deleted and defined again has another log.
-            log_id = log_id or await self.ask(job, lambda: self._tracker.log_id(job))
+            log_id = log_id or await self.ask(job, lambda: self._tracker.view(job).log_id)
             wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
             if not subscription:
                 del request  # its filter is in `wanted`: keep it in memory only once
@@ -178,12 +178,15 @@ class Readers:
             count = 0
             sent_at = loop.time()
             sent_away = self._sent_away
+
+            def read() -> tuple[list[Event], int]:
+                return self._tracker.view(job).events(place, 0, _READ, log_id, wanted, own, subscription)
+
             while True:
                 if self._sent_away != sent_away:
                     raise elsewhere()
                 if subscription:  # its filter may change, and it may end
                     wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
-                read = partial(self._tracker.events, job, place, 0, _READ, log_id, wanted, own, subscription)
                 events, place = await self.ask(job, read)
                 own = True
                 for event in events:
@@ -223,7 +226,7 @@ class Readers:
         job, key = request.job, (request.segment, request.scope, request.name)
 
         def look() -> Ended | None:
-            return self._tracker.ended(job, *key, end_time)
+            return self._tracker.view(job).ended(*key, end_time)
 
         with self._counted():
             while True:
@@ -244,8 +247,8 @@ class Readers:
             raise stopping()
         awaited = self._awaited.get(job)
         if awaited is None:
-            seq = self._tracker.last_seq(job) or 0
-            awaited = self._awaited[job] = _Awaited(seq, self._tracker.log_id(job))
+            view = self._tracker.view(job)
+            awaited = self._awaited[job] = _Awaited(view.last_seq, view.log_id)
         waiting: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
         awaited.waiting[key].add(waiting)
         try:
@@ -292,8 +295,8 @@ class Readers:
                         pass
                 except Refused:  # the job or its log is gone, or events expired before they were read
                     with suppress(Refused):
-                        awaited.log_id = self._tracker.log_id(job)
-                        awaited.seq = self._tracker.last_seq(job) or 0
+                        view = self._tracker.view(job)
+                        awaited.log_id, awaited.seq = view.log_id, view.last_seq
                     await self._sweep(awaited)
                     continue
                 left = sweep_at - loop.time()
@@ -318,7 +321,7 @@ class Readers:
     async def _pass_on(self, job: str, awaited: _Awaited) -> bool:
         """Pass on the ends among the next events; return False if there are no more events."""
         events, awaited.seq = await self.ask(
-            job, lambda: self._tracker.events(job, awaited.seq, limit=_READ, log_id=awaited.log_id)
+            job, lambda: self._tracker.view(job).events(awaited.seq, limit=_READ, log_id=awaited.log_id)
         )
         for event in events:
             body = event.kind
