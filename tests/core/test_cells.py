@@ -14,9 +14,8 @@ from tests.core.layouts import small_pages
 from tracker.contract.commands import FinishFront
 from tracker.core import DefineJob, OpenProducer, Report, Spec, Tracker
 from tracker.core.accounts import DENSE, cells_for, relaid
-from tracker.core.cells import Cells, Entries
+from tracker.core.cells import Cells, DenseCells, Entries
 from tracker.core.codec import dump_accounts
-from tracker.core.densecells import DenseCells
 from tracker.core.graph import Graph
 from tracker.core.opentimes import NONE_OPEN, OpenTimes
 from tracker.core.sparsecells import BLOCK, SparseCells

@@ -17,7 +17,7 @@ import pytest
 
 from tests.model.generate import generate
 from tests.model.lines import Driver
-from tracker.core import Tracker, accounts, dropped
+from tracker.core import Tracker, accounts, log
 from tracker.core.cells import Cells
 from tracker.core.filters import EventFilter
 from tracker.core.graph import Graph
@@ -218,7 +218,7 @@ def walked() -> Walk:
     for seed in range(60):
         with (
             mock.patch.object(accounts, "DENSE", 1 if seed % 3 == 0 else accounts.DENSE),
-            mock.patch.object(dropped, "MOST_PLACES", 1 if seed % 4 == 0 else dropped.MOST_PLACES),
+            mock.patch.object(log, "MOST_PLACES", 1 if seed % 4 == 0 else log.MOST_PLACES),
         ):
             driver = Driver(Tracker("core"))
             for number, line in enumerate(generate(seed)):

@@ -9,9 +9,8 @@ from tests.core.faults import staged_is_miscounted
 from tests.core.layouts import small_pages
 from tests.model.generate import generate
 from tracker.core.accounts import Accounts
-from tracker.core.cells import Cells
+from tracker.core.cells import Cells, DenseCells
 from tracker.core.closing import ClosedSet
-from tracker.core.densecells import DenseCells
 from tracker.core.ends import Completion
 from tracker.core.expecting import Expectations
 from tracker.core.log import _Retained

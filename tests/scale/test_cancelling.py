@@ -13,7 +13,7 @@ from tests.scale.test_sharded import spec
 from tests.scale.test_spread import listed
 from tracker.cli.main import main
 from tracker.client import DrainState, ShardedClient, TrackerError
-from tracker.sharded import cancelling
+from tracker.sharded import agreement
 
 DRAINED, DRAINING = DrainState.DRAINED, DrainState.DRAINING
 
@@ -61,7 +61,7 @@ def test_a_shard_whose_drain_ends_takes_the_cancelled_others_along(
 ) -> None:
     with ShardedClient(listed(three)) as client:
         drained_but_for_open_runs(client, job, hand_over)
-        at_once, asked = cancelling.at_once, []
+        at_once, asked = agreement.at_once, []
 
         def drained_then(calls: Sequence[Callable[[], Any]]) -> list[Any]:
             answers = at_once(calls)
@@ -70,7 +70,7 @@ def test_a_shard_whose_drain_ends_takes_the_cancelled_others_along(
             asked.append(answers)
             return answers
 
-        monkeypatch.setattr(cancelling, "at_once", drained_then)
+        monkeypatch.setattr(agreement, "at_once", drained_then)
         with pytest.raises(TrackerError, match="DRAINED"):
             client.cancel_drain(job)
         assert states(client, job) == [DRAINING, DRAINING, DRAINED]

@@ -10,7 +10,7 @@ import pytest
 from tracker.contract.commands import Abandon, Command, Commit
 from tracker.contract.promises import Close, Expect, Frontier
 from tracker.core import DefineJob, Drain, OpenProducer, Refused, Report, Spec, Tick, Tracker
-from tracker.server.capacity import check_capacity
+from tracker.server.admission import check_capacity
 from tracker.server.limits import Limits
 
 NOW = 1_800_000_000 * 10**9

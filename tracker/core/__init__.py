@@ -7,11 +7,10 @@ what can be asked of a job is in `views`. Commands, answers and events are the v
 command, and what time alone does in `timers`. Its events go into its log.
 
 For each substream (`accounts`) and segment a job keeps an accumulator (`cells`): labels of sent and received elements
-folded by XOR, and two counts; where it lies depends on how many segments there are (`layouts`, `densecells`,
-`sparsecells`). Which substreams a report opens is in `opening`. Read `lifecycle` first: it has the states of a
-substream, and all that moves it from one to the next. Nothing takes effect before its epoch is committed (`producers`
-has what is staged), so a retried task or a zombie can never end anything; in IMMEDIATE mode it does, and is taken out
-again, which is all in `provisional`.
+folded by XOR, and two counts; where it lies depends on how many segments there are (`sparsecells` for many). Read
+`lifecycle` first: it has the states of a substream, and all that moves it from one to the next. Nothing takes effect
+before its epoch is committed (`producers` has what is staged), so a retried task or a zombie can never end anything; in
+IMMEDIATE mode it does, and is taken out again, which is all in `provisional`.
 
 Fronts promise what they will not send any more (`fronts`, in `frontgroups` for the segments that wait for the same
 ones), or how much they send (`expecting`); which of them a substream still waits for is in `waiting`, what waits for
@@ -21,12 +20,11 @@ end times are kept (`opentimes`). What has ended stays ended (`tombstones`); a d
 drain (`drains`).
 
 `names` finds a name's row, `validation` checks what comes in (and `Tracker.prepare` all of a command, before it is kept
-anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`;
-`dropped` records what it has dropped, and `remembered` which runs and deployments are over. How much a command may
-touch is in `reach`; what its open substreams wait for, counted and searched many at a time, is in
-`surveying` and `standing`; what a snapshot keeps in `codec`, with
-`codec_promises` and `codec_log`. Whatever a command changes that may end something is added to `changes`, which the
-evaluation after it looks at.
+anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`, and
+records what it has dropped; `remembered` has which runs and deployments are over. How much a command may touch is in
+`reach`; what its open substreams wait for, counted and searched many at a time, is in `surveying` and `standing`; what
+a snapshot keeps in `codec`, with `codec_promises`. Whatever a command changes that may end something is added to the
+job's `Changes`, which the evaluation after it looks at.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
 its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no

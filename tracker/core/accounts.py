@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from tracker.contract.values import NO_END_TIME
 
-from .cells import AT_ONCE, SENT, U8, Cells, Entries, Rows, all_of, any_of, extended
-from .densecells import DenseCells
+from .cells import AT_ONCE, SENT, U8, Cells, DenseCells, Entries, Rows, all_of, any_of, distinct, extended
 from .lifecycle import ENDED, KNOWN, NAMED, PARTLY_ENDED, Lifecycle
 from .names import NameTable
 from .sparsecells import SparseCells
@@ -29,6 +28,9 @@ PAGE_BITS = 10
 PAGE = 1 << PAGE_BITS
 
 BY_DRAIN = 16  #: beside the number of an end's Reason: only a front's finish in a drain closed the substream
+
+_NONE: Rows = np.empty(0, np.int64)
+_MANY = 100_000  # from so many rows on, marking them is quicker than sorting them
 
 
 def cells_for(segments: int) -> Cells:
@@ -65,6 +67,49 @@ def relaid(
             ended[:, after] = old.reasons(part, np.full(len(part), before))
         cells.set_reasons(part, ended)
     return cells
+
+
+class Changes:
+    """The rows that the current command has changed, for the next evaluation: the one place where parts of a job meet.
+
+    Attributes:
+        now: when the command at hand was taken (ns).
+
+    >>> changes = Changes(7)
+    >>> changes.look_at(np.array([3, 1]))
+    >>> changes.look_at(np.array([1, 2]))
+    >>> changes.pop_rows().tolist(), changes.pop_rows().tolist()
+    ([1, 2, 3], [])
+    """
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self._rows: list[Rows] = []
+
+    def look_at(self, rows: Rows) -> None:
+        """Add rows for the next evaluation."""
+        self._rows.append(rows)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are rows to look at."""
+        return bool(self._rows)
+
+    def pop_rows(self) -> Rows:
+        """Return each row to look at once, and forget them."""
+        if not self._rows:
+            return _NONE
+        rows = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows)
+        self._rows.clear()
+        if rows.size < _MANY:
+            return distinct(rows)
+        mark = np.zeros(int(rows.max()) + 1, np.bool_)  # rows are used again, so this is no longer than what is kept
+        mark[rows] = True
+        return np.flatnonzero(mark)
+
+    def clear(self) -> None:
+        """Forget all rows, because others take their place."""
+        self._rows.clear()
 
 
 class Accounts:
@@ -418,4 +463,4 @@ class Accounts:
         self.table.add(scopes, [self.names[row] for row in rows.tolist()], rows)
 
 
-__all__ = ["NO_END_TIME", "Accounts", "Entries", "Rows"]
+__all__ = ["NO_END_TIME", "Accounts", "Changes", "Entries", "Rows"]

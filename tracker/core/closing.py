@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from tracker.contract.values import NO_END_TIME
 
-from .accounts import Accounts, Rows
-from .changes import Changes
+from .accounts import Accounts, Changes, Rows
 from .frontgroups import EVERYTHING, UNSET, Front, FrontGroup
 from .fronts import Fronts
 from .lifecycle import CLOSED, ENDED, KNOWN, SOLE

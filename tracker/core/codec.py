@@ -31,12 +31,11 @@ from .codec_promises import (
     load_tentative,
 )
 from .drains import DrainRecord
-from .dropped import Dropped
 from .filters import EventFilter
 from .graph import Graph
 from .job import Job
 from .lifecycle import CLOSED, ENDED, KNOWN
-from .log import EventLog
+from .log import Dropped, EventLog
 from .producers import CloseOf, Epoch, ExpectOf, FinishOf, FrontierOf, Pledge, Producer, StagedReport
 from .remembered import Newest, Numbers
 from .subscriptions import Subscription, Subscriptions

@@ -22,11 +22,9 @@ from tracker.contract.spec import JobSpec
 from tracker.contract.spec import ModeWord as Mode
 from tracker.contract.spec import OrderingWord as Ordering
 from tracker.contract.status import DrainStatus, Explained, JobStatus, ServerInfo, SubstreamStatus
-from tracker.sharded import cancelling
-from tracker.sharded.fanout import at_once, first_decides
+from tracker.sharded.agreement import at_once, cancel_drain, first_decides, refuse_in_parts, status_of
 from tracker.sharded.merged_events import Merge, Position, beginning
 from tracker.sharded.producer import ShardedProducer
-from tracker.sharded.redefining import refuse_in_parts, status_of
 from tracker.sharded.sharding import Sharding, base
 from tracker.sharded.watch import ShardedWatch
 
@@ -386,7 +384,7 @@ class ShardedClient:
         Raises:
             TrackerError: as `TrackerClient.cancel_drain`, and ``DRAINED``: some shards are drained.
         """
-        return cancelling.cancel_drain(job, self._shards(job), drain_id, deployment)
+        return cancel_drain(job, self._shards(job), drain_id, deployment)
 
 
 def _whole(job: str, shards: Sequence[_OfJob]) -> _OfJob:

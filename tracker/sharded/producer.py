@@ -14,7 +14,7 @@ from tracker.contract.bounds import checked_epoch
 from tracker.contract.commands import Contents
 from tracker.contract.promises import CommitPromise, Expected
 from tracker.contract.values import Outcome
-from tracker.sharded.fanout import at_once, first_decides
+from tracker.sharded.agreement import at_once, first_decides
 from tracker.sharded.sharding import Sharding
 
 

@@ -1,20 +1,23 @@
 """The one codec: from the contract's values to the wire's messages and back, for servers and clients.
 
 What one end writes the other end reads, so both directions of a message stand side by side: `jobs` (specifications,
-how a job and its producers stand), `drains`, `status` (how substreams and subscriptions stand), `events`, `promises`
+how a job, its producers and its drain stand), `status` (how substreams and subscriptions stand), `events`, `promises`
 and `reports`. `commands` reads requests as the core's commands; clients write theirs where they make the call.
-`requests`, `times` and `fields` have what all of them need.
+`fields` has what all of them need.
 
 Nothing here decides anything: whether a command is valid in the job's state is the core's decision.
 """
 
 from .commands import Method, read_command
-from .drains import read_drain_status, write_drain_mode, write_drain_status
 from .events import read_ended, read_event, write_bookmark, write_ended, write_event
+from .fields import parse, write_length
 from .jobs import (
     names_of,
+    read_drain_status,
     read_job_defined,
     read_job_status,
+    write_drain_mode,
+    write_drain_status,
     write_job_defined,
     write_job_spec,
     write_job_status,
@@ -23,7 +26,6 @@ from .jobs import (
 )
 from .promises import write_promises
 from .reports import read_large_report, read_report, read_reported, write_report, write_reported
-from .requests import parse
 from .status import (
     read_explained,
     read_server_info,
@@ -34,7 +36,6 @@ from .status import (
     write_subscription,
     write_substream,
 )
-from .times import write_length
 
 __all__ = [
     "Method",

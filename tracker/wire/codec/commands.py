@@ -12,13 +12,10 @@ from tracker.contract import commands
 from tracker.contract.values import Mode
 from tracker.wire.gen import tracker_pb2 as wire
 
-from .drains import read_asked_mode
-from .fields import enumeration, optional
-from .jobs import read_spec
+from .fields import enumeration, optional, parse, read_duration
+from .jobs import read_asked_mode, read_spec
 from .promises import read_commit_promises
 from .reports import read_report
-from .requests import parse
-from .times import read_duration
 
 
 class Method(IntEnum):

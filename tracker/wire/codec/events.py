@@ -23,9 +23,8 @@ from tracker.contract.events import (
 from tracker.contract.values import Reason
 from tracker.wire.gen import tracker_pb2 as wire
 
-from .drains import read_drain_mode, write_drain_mode
-from .fields import count, optional
-from .times import NS, read_time
+from .fields import NS, count, optional, read_time
+from .jobs import read_drain_mode, write_drain_mode
 
 
 def write_event(event: Event) -> wire.Event:

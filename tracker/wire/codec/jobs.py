@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from tracker.contract.answers import JobDefined, Opened
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import JobSpec, ModeWord, OrderingWord, Spec
-from tracker.contract.status import FrontStatus, JobStatus, ProducerStatus
-from tracker.contract.values import Mode, Numbered, Ordering
+from tracker.contract.status import DrainStatus, FrontStatus, JobStatus, ProducerStatus
+from tracker.contract.values import DrainMode, DrainState, Mode, Numbered, Ordering
 from tracker.wire.gen import tracker_pb2 as wire
 
-from .drains import read_drain_status, write_drain_status
-from .fields import count, enumeration, optional
-from .times import (
+from .fields import (
+    count,
+    enumeration,
+    optional,
     read_duration,
     read_length_if_any,
     read_time,
@@ -282,3 +284,55 @@ def _number(kind: type[Numbered], word: str, field: str) -> int:
 
 def write_opened(answer: Opened) -> wire.OpenProducerResponse:
     return wire.OpenProducerResponse(committed_epoch=answer.committed_epoch)
+
+
+def read_asked_mode(number: int) -> DrainMode:
+    """Return the mode of a drain that is asked for; unspecified: it finishes.
+
+    Raises:
+        Refused: ``MALFORMED``: there is no such mode.
+    """
+    if number and number not in DrainMode.by_number():
+        known = ", ".join(f"{mode.number} ({mode})" for mode in DrainMode)
+        raise Refused(Refusal.MALFORMED, f"mode={number} is not a known value; use one of {known}")
+    return read_drain_mode(number)
+
+
+def write_drain_mode(mode: DrainMode | None) -> wire.DrainMode.ValueType:
+    """Return a drain's mode; None: there is no drain."""
+    return wire.DrainMode.ValueType(0 if mode is None else mode.number)
+
+
+def read_drain_mode(number: int) -> DrainMode:
+    """Return a drain's mode; a server or caller that gives none knows only of drains that finish."""
+    return DrainMode.of(number) if number else DrainMode.FINISH
+
+
+def write_drain_status(answer: DrainStatus) -> wire.DrainStatus:
+    return wire.DrainStatus(
+        state=wire.DrainState.ValueType(answer.state.number),
+        drain_id=answer.drain_id,
+        deployment=answer.deployment,
+        unfinished_fronts=answer.unfinished_fronts,
+        open_substreams=answer.open_substreams,
+        in_flight=answer.in_flight,
+        uncommitted_producers=answer.uncommitted_producers,
+        open_producers=answer.open_producers,
+        mode=write_drain_mode(answer.mode),
+        unbalanced_segments=answer.unbalanced_segments,
+    )
+
+
+def read_drain_status(message: wire.DrainStatus) -> DrainStatus:
+    return DrainStatus(
+        state=DrainState.of(message.state),
+        drain_id=message.drain_id,
+        deployment=message.deployment,
+        unfinished_fronts=tuple(message.unfinished_fronts),
+        open_substreams=message.open_substreams,
+        in_flight=message.in_flight,
+        uncommitted_producers=tuple(message.uncommitted_producers),
+        open_producers=tuple(message.open_producers),
+        mode=None if message.state == DrainState.NOT_DRAINING.number else read_drain_mode(message.mode),
+        unbalanced_segments=tuple(message.unbalanced_segments),
+    )

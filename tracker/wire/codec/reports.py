@@ -20,8 +20,8 @@ from tracker.wire.columns import pack_i8, pack_u4, pack_u8, unpack_i8, unpack_u4
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 
+from .fields import parse
 from .promises import read_promises, write_promises
-from .requests import parse
 
 _N = TypeVar("_N", bound=np.generic)
 

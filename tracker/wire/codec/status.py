@@ -14,9 +14,8 @@ from tracker.contract.status import (
 )
 from tracker.wire.gen import tracker_pb2 as wire
 
-from .fields import count, optional
+from .fields import count, optional, read_time, read_time_if_any, write_duration, write_time, write_time_if_any
 from .jobs import read_mode
-from .times import read_time, read_time_if_any, write_duration, write_time, write_time_if_any
 
 # ---------------------------------------------------------------- substreams
 
