@@ -9,7 +9,7 @@ import pytest
 from tests.core.test_readings import SENT, define, report, start
 from tests.model.lines import Driver
 from tracker.core import Tracker
-from tracker.core.frontgroups import Front
+from tracker.core.fronts import Front
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one epoch", "one by one"])

@@ -12,19 +12,18 @@ folded by XOR, and two counts; where it lies depends on how many segments there 
 before its epoch is committed (`producers` has what is staged), so a retried task or a zombie can never end anything; in
 IMMEDIATE mode it does, and is taken out again, which is all in `provisional`.
 
-Fronts promise what they will not send any more (`fronts`, in `frontgroups` for the segments that wait for the same
-ones), or how much they send (`expecting`); which of them a substream still waits for is in `waiting`, what waits for
-none is closed (`closing`), and `timeindex` finds what a time closes. A closed substream whose accumulators balance on a
-segment and on everything upstream (`graph`) has ended there (`ends`), once, in the contract's order, for which the open
-end times are kept (`opentimes`). What has ended stays ended (`tombstones`); a deployment is brought to its end by its
-drain (`drains`).
+Fronts promise what they will not send any more (`fronts`), or how much they send (`expecting`); which of them a
+substream still waits for is in `waiting`, what waits for none is closed (`closing`), and `timeindex` finds what a time
+closes. A closed substream whose accumulators balance on a segment and on everything upstream (`graph`) has ended there
+(`ends`), once, in the contract's order, for which the open end times are kept (`opentimes`). What has ended stays ended
+(`tombstones`); a deployment is brought to its end by its drain (`drains`).
 
 `names` finds a name's row, `validation` checks what comes in (and `Tracker.prepare` all of a command, before it is kept
 anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`, and
 records what it has dropped; `remembered` has which runs and deployments are over. How much a command may touch is in
-`reach`; what its open substreams wait for, counted and searched many at a time, is in `surveying` and `standing`; what
-a snapshot keeps in `codec`, with `codec_promises`. Whatever a command changes that may end something is added to the
-job's `Changes`, which the evaluation after it looks at.
+`reach`; what its open substreams wait for, counted and searched many at a time, is in `surveying`; what a snapshot
+keeps in `codec`. Whatever a command changes that may end something is added to the job's `Changes`, which the
+evaluation after it looks at.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
 its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from tracker.contract.values import NO_END_TIME
 
 from .accounts import Accounts, Changes, Rows
-from .frontgroups import EVERYTHING, UNSET, Front, FrontGroup
-from .fronts import Fronts
+from .fronts import EVERYTHING, UNSET, Front, FrontGroup, Fronts
 from .lifecycle import CLOSED, ENDED, KNOWN, SOLE
 from .producers import ExpectOf
 from .timeindex import TimeIndex

@@ -16,8 +16,7 @@ from tracker.contract.values import Mode, Reason
 from . import draining, epochs, timers
 from .accounts import Accounts
 from .drains import DrainRecord
-from .frontgroups import CommittedWatermarks
-from .fronts import Fronts
+from .fronts import CommittedWatermarks, Fronts
 from .graph import Graph
 from .job import Job
 from .lifecycle import CLOSED, ENDED, KNOWN

@@ -19,7 +19,7 @@ from tracker.contract.values import NO_END_TIME, Ordering, Reason
 
 from .accounts import BY_DRAIN, Accounts, Rows
 from .closing import ClosedSet
-from .frontgroups import UNSET
+from .fronts import UNSET
 from .graph import Graph
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, PARTLY_ENDED
 from .log import EndColumns

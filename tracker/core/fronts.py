@@ -1,19 +1,231 @@
 """The fronts: who has promised what, and which segments wait for whom.
 
 What a front has `promised` takes effect; what it has `committed` cannot be taken back (`provisional` keeps the rest). A
-front feeds some segments, or all; a segment waits for the fronts that feed it or a segment upstream. What the fronts of
-a group of segments have promised together is `frontgroups`'s to keep.
+front feeds some segments, or all; a segment waits for the fronts that feed it or a segment upstream.
 
 This module handles times, scopes and names, but no substreams: the caller finds those that a promise closes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from .frontgroups import UNSET, CommittedWatermarks, Front, FrontGroup
 from .graph import Graph
+
+UNSET = -(2**63) - 1  #: below every time: nothing promised
+EVERYTHING = 2**63  #: above every time, and above having none: all have finished
+
+
+class Front:
+    """One source instance's promises.
+
+    Attributes:
+        owner: the producer that promises for it; None: nobody has yet.
+        owned_in: the deployment in which the owner last claimed it.
+        fed: the segments that it feeds, by number; None: all of them.
+        groups: those that wait for it, by their places among the job's.
+        committed: its greatest frontiers by scope (None: for every scope), of which nothing can be taken back.
+        promised: the same with what can be; the same dict where nothing can.
+        finished: it will send nothing more at all; `finish_committed`: and that cannot be taken back.
+        drained_in: it finished in the drain under way.
+        idle: it is not waited for, as long as another front is.
+        last_contact: when its owner's last message arrived, or when it was added (ns).
+    """
+
+    __slots__ = (
+        "committed",
+        "drained_in",
+        "fed",
+        "finish_committed",
+        "finished",
+        "groups",
+        "idle",
+        "last_contact",
+        "last_promise",
+        "name",
+        "owned_in",
+        "owner",
+        "promised",
+    )
+
+    def __init__(self, name: str, last_contact: int) -> None:
+        self.name = name
+        self.owner: str | None = None
+        self.owned_in = ""
+        self.fed: frozenset[int] | None = None
+        self.groups: list[int] = []
+        self.committed: dict[str | None, int] = {}
+        self.promised = self.committed
+        self.finished = self.finish_committed = False
+        self.drained_in = False
+        self.idle = False
+        self.last_contact = last_contact
+        self.last_promise: int | None = None
+
+    def feeds(self, segment: int) -> bool:
+        """Return whether its elements enter a segment."""
+        return self.fed is None or segment in self.fed
+
+    def time(self, scope: str | None) -> int:
+        """Return the greatest time that it has promised for a scope (None: for every scope)."""
+        return _greatest(self.promised, scope)
+
+    def closing_time(self, scope: str | None) -> int:
+        """Return the promised time of a front that may still send; ``EVERYTHING`` once it has finished."""
+        return EVERYTHING if self.finished else self.time(scope)
+
+    def committed_time(self, scope: str | None) -> int:
+        """Return the committed time; ``EVERYTHING`` once it has finished for good."""
+        return EVERYTHING if self.finish_committed else _greatest(self.committed, scope)
+
+
+def _greatest(frontiers: dict[str | None, int], scope: str | None) -> int:
+    time = frontiers.get(None, UNSET)
+    return time if scope is None else max(time, frontiers.get(scope, UNSET))
+
+
+class _Least:
+    """The least of some fronts' times, which only grow."""
+
+    __slots__ = ("_heap", "_time")
+
+    def __init__(self, fronts: Iterable[Front], time: Callable[[Front], int]) -> None:
+        self._time = time
+        self._heap = [(time(front), front.name, front) for front in fronts]
+        heapq.heapify(self._heap)
+
+    def read(self) -> int:
+        """Return the least; ``EVERYTHING`` if there is no front to wait for."""
+        heap = self._heap
+        while heap:
+            bound, name, front = heap[0]
+            now = self._time(front)
+            if now == bound:
+                return bound
+            heapq.heapreplace(heap, (now, name, front))
+        return EVERYTHING
+
+
+class CommittedWatermarks:
+    """The highest times that all fronts then unfinished had promised for good, by scope; they outlive the fronts."""
+
+    __slots__ = ("by_scope", "of_all")
+
+    def __init__(self) -> None:
+        self.of_all = UNSET
+        self.by_scope: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return self.of_all > UNSET or bool(self.by_scope)
+
+    def read(self, scope: str) -> int:
+        """Return a scope's committed watermark."""
+        return max(self.of_all, self.by_scope.get(scope, UNSET))
+
+    def rise(self, scope: str | None, time: int) -> None:
+        """Raise a scope's committed watermark; it never sinks."""
+        if scope is None:
+            self.of_all = max(self.of_all, time)
+        else:
+            self.by_scope[scope] = max(self.by_scope.get(scope, UNSET), time)
+
+    def copy(self) -> CommittedWatermarks:
+        """Return an independent copy."""
+        committed_watermarks = CommittedWatermarks()
+        committed_watermarks.of_all, committed_watermarks.by_scope = self.of_all, dict(self.by_scope)
+        return committed_watermarks
+
+    @classmethod
+    def least(cls, several: Iterable[CommittedWatermarks]) -> CommittedWatermarks:
+        """Return the least of several committed watermarks, by scope."""
+        several = list(several)
+        committed_watermarks = cls()
+        committed_watermarks.of_all = min((each.of_all for each in several), default=UNSET)
+        scopes = {scope for each in several for scope in each.by_scope}
+        committed_watermarks.by_scope = {scope: min(each.read(scope) for each in several) for scope in scopes}
+        return committed_watermarks
+
+
+class FrontGroup:
+    """The fronts that some segments wait for, and the common progress of these.
+
+    What all of them have promised is kept as the least of them for each scope, in a heap whose entries may lag behind:
+    a front's time only grows, so an entry is a lower bound and is put right when it comes to the top. Nothing is
+    searched.
+
+    Args:
+        members: the fronts.
+        scoped: the scopes that any promise has named; the job's, which grows.
+        committed_watermarks: how far the segments' fronts have come.
+    """
+
+    def __init__(self, members: list[Front], scoped: set[str], committed_watermarks: CommittedWatermarks) -> None:
+        self.members = members
+        self.committed_watermarks = committed_watermarks
+        self._scoped = scoped
+        self._leasts: dict[str | None, _Least] = {}
+        self._committed_leasts: dict[str | None, _Least] = {}
+
+    def unfinished(self) -> list[Front]:
+        """Return those that may still send."""
+        return [front for front in self.members if not front.finished]
+
+    def waited(self) -> list[Front]:
+        """Return the fronts that closing waits for: the unfinished that are not idle, or all if every one is idle."""
+        unfinished = self.unfinished()
+        awake = [front for front in unfinished if not front.idle]
+        return awake or unfinished
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether any front is idle."""
+        return any(front.idle for front in self.members)
+
+    def changed(self) -> None:
+        """Drop everything derived from the fronts' times: fronts became idle or active, or a time has sunk."""
+        self._leasts.clear()
+        self._committed_leasts.clear()
+
+    def name_scope(self, scope: str) -> None:
+        """Add a scope that a promise has named for the first time."""
+        self._leasts.pop(scope, None)
+
+    def watermark(self, scope: str | None) -> int:
+        """Return the end time up to which all fronts have closed a scope (None: one that no promise has named).
+
+        ``UNSET`` if there are no fronts or one has promised nothing, ``EVERYTHING`` if all have finished.
+        """
+        if not self.members:
+            return UNSET
+        key = scope if scope in self._scoped else None
+        least = self._leasts.get(key)
+        if least is None:
+            least = self._leasts[key] = _Least(self.waited(), partial(Front.closing_time, scope=key))
+        return least.read()
+
+    def frontier_of_all_scopes(self) -> int:
+        """Return the least frontier for every scope, of idle fronts too: what they send when they wake is not over
+        yet."""
+        if not self.has_idle:
+            return self.watermark(None)
+        return min((front.time(None) for front in self.unfinished()), default=EVERYTHING)
+
+    def raise_committed(self, scopes: Iterable[str | None]) -> None:
+        """Raise the committed watermarks of scopes whose promises were committed or may now count; None: all."""
+        touched = set(scopes)
+        if None in touched:
+            touched |= self._scoped
+        for scope in touched:
+            least = self._committed_leasts.get(scope)
+            if least is None:
+                least = self._committed_leasts[scope] = _Least(self.members, partial(Front.committed_time, scope=scope))
+            time = least.read()
+            if time == EVERYTHING:  # none is unfinished: the committed watermarks stay
+                return
+            self.committed_watermarks.rise(scope, time)
 
 
 class Fronts:

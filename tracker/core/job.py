@@ -27,8 +27,7 @@ from .cells import distinct
 from .closing import SOLE_OWNER, ClosedSet
 from .drains import DrainRecord
 from .ends import Completion
-from .frontgroups import CommittedWatermarks, Front
-from .fronts import Fronts
+from .fronts import CommittedWatermarks, Front, Fronts
 from .graph import Graph
 from .lifecycle import CLOSED, ENDED, KNOWN, PARTLY_ENDED
 from .log import EndColumns, EventLog

@@ -11,7 +11,7 @@ from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import Mode
 
 from .accounts import Rows
-from .frontgroups import Front
+from .fronts import Front
 from .job import Job
 from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Pledge, Producer, StagedReport
 from .validation import Resolved, end_time_conflict

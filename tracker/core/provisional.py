@@ -24,8 +24,7 @@ from .accounts import Accounts, Entries, Rows
 from .cells import distinct
 from .closing import SOLE_OWNER, ClosedSet
 from .expecting import Key
-from .frontgroups import UNSET
-from .fronts import Fronts
+from .fronts import UNSET, Fronts
 from .lifecycle import AWAITING_RECOMMIT, ENDED, SOLE
 from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Pledge
 

@@ -15,7 +15,7 @@ import numpy as np
 from tracker.contract.values import NO_END_TIME
 
 from .accounts import Accounts, Rows
-from .frontgroups import FrontGroup
+from .fronts import FrontGroup
 
 _ID_BITS = 64
 _ID_MASK = (1 << _ID_BITS) - 1

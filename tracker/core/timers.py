@@ -15,7 +15,7 @@ from tracker.contract.events import DrainTimedOut, FrontIdle, Stalled
 from tracker.contract.values import NO_END_TIME, DrainState, Reason
 
 from .accounts import Rows
-from .frontgroups import Front
+from .fronts import Front
 from .job import NO_ROWS, Job
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, STALLED
 

@@ -30,7 +30,7 @@ from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, DrainState, Reason
 from . import draining, reach, surveying
 from .accounts import BY_DRAIN, Rows
 from .filters import EVERYTHING, EventFilter
-from .frontgroups import Front
+from .fronts import Front
 from .job import Job, or_none
 from .lifecycle import ENDED, KNOWN, STALLED
 from .producers import CloseOf, Epoch, ExpectOf, Producer

@@ -14,8 +14,7 @@ from tracker.contract.values import NO_END_TIME
 
 from .accounts import Accounts, Rows
 from .expecting import Expectations
-from .frontgroups import EVERYTHING, Front, FrontGroup
-from .fronts import Fronts
+from .fronts import EVERYTHING, Front, FrontGroup, Fronts
 from .lifecycle import SOLE
 
 
