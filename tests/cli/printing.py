@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime, timedelta, timezone
+import time
 
 from tracker.cli.forms import Form
 from tracker.cli.tables import print_pairs, print_rows
@@ -21,10 +21,11 @@ from tracker.client import (
     SubscriptionStatus,
     SubstreamStatus,
 )
+from tracker.contract.values import Mode
 
 #: So long ago that the age is the same for as long as a test may take.
-AGO = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=3, hours=12)
-FIRST = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+AGO = (int(time.time()) - (3 * 24 + 12) * 3600) * 10**9
+FIRST = 1_767_323_045 * 10**9  # 2026-01-02 03:04:05
 
 
 def job() -> JobStatus:
@@ -33,8 +34,8 @@ def job() -> JobStatus:
         job="flights-of-all-airports", deployment="d1", segments={"raw": ["clean"], "clean": []}, fronts=["schedule"]
     )
     producers = (
-        ProducerStatus("q", "r1", "staged", 12, (13, 14, 15, 16), False, AGO),
-        ProducerStatus("a-producer-of-a-long-name", "r2", "immediate", None, (), True, AGO),
+        ProducerStatus("q", "r1", Mode.STAGED, 12, (13, 14, 15, 16), False, AGO),
+        ProducerStatus("a-producer-of-a-long-name", "r2", Mode.IMMEDIATE, None, (), True, AGO),
     )
     fronts = (FrontStatus("schedule", False, True, {"*": 24, "JFK": 48, "LGA": 36}, "q", AGO, ("raw",)),)
     drain = DrainStatus(DrainState.TIMED_OUT, "night", "d1", ("schedule",), 2, 3, ("q",), ("q",))
@@ -57,7 +58,7 @@ def substreams() -> list[SubstreamStatus]:
 
 def subscriptions() -> list[SubscriptionStatus]:
     """One that reads, and one that has expired."""
-    week = timedelta(days=7)
+    week = 7 * 24 * 3600 * 10**9
     return [
         SubscriptionStatus("mailer", ("raw",), (), 12, week, 1000, 3, FIRST, FIRST, FIRST, None, ""),
         SubscriptionStatus("gone", (), ("JFK",), 0, week, 1000, 0, None, FIRST, None, FIRST, "MAX_AGE"),

@@ -39,8 +39,9 @@ def a_look() -> Look:
     silent = SilentFront("schedule", NOW - timedelta(hours=2)), SilentFront("till\x1b[2J", None)
     draining = DrainStatus(DrainState.DRAINING, "night", "d7", ("a", "b"), 12, 30, ("q",))
     segment = SegmentStatus("raw", False, 0, 5, 2, "q", "q")
+    now = int(NOW.timestamp()) * 10**9
     oldest = SubstreamStatus(
-        "JFK", "2013-01-01", 24, False, ("schedule",), (segment,), 0, NOW - timedelta(days=3), NOW, ()
+        "JFK", "2013-01-01", 24, False, ("schedule",), (segment,), 0, now - 3 * 24 * 3600 * 10**9, now, ()
     )
     flights = job_look(
         "flights", open=1_234_567, in_flight=3, late=4, events_per_s=1234.5, epochs_per_s=0.5, late_per_s=0.1,

@@ -87,18 +87,20 @@ MODULES = modules_of(_PACKAGE)
 _ANY = {**MODULES, **modules_of("tracker")}
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+def imported(tree: ast.AST, package: str = "") -> Iterator[str]:
     """The modules that some code imports anywhere; of `from a import b` that is `a.b`, if there is one, or `a`.
 
-    What is imported relatively is left out: it is of the same room.
+    What is imported relatively is of the same room, and is left out unless the code's package is given.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            above = package.split(".")[: 1 - node.level or None] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
             for each in node.names:
-                full = f"{node.module}.{each.name}"
-                yield full if full in _ANY else str(node.module)
+                full = f"{source}.{each.name}"
+                yield full if full in _ANY else source
 
 
 def room_of(module: str) -> str:
@@ -140,9 +142,16 @@ def test_imports_are_absolute(module: str) -> None:
     assert not [node for node in ast.walk(TREES[module]) if isinstance(node, ast.ImportFrom) and node.level]
 
 
-def test_no_modules_import_one_another() -> None:
+@pytest.mark.parametrize("package", [_PACKAGE, "tracker"])
+def test_no_modules_import_one_another(package: str) -> None:
     # A package's own `__init__` is left out: that of spark_client collects what users import.
-    list(TopologicalSorter({module: names - {_PACKAGE} for module, names in IMPORTS.items()}).static_order())
+    modules = modules_of(package)
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        names = imported(ast.parse(path.read_text(encoding="utf-8")), parent)
+        graph[module] = {name for name in names if name in modules} - {package, module}
+    list(TopologicalSorter(graph).static_order())
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,7 +49,7 @@ def kept_as(rule: Substreams, time: int) -> Substream:
 
 
 def events(ended: list[Substream], late: set[Substream], by_drain: bool = False) -> Iterator[Event]:
-    at = datetime.now(timezone.utc)
+    at = time.time_ns()
     for each in ended:
         yield Event(0, at, "", Ended("in", each.scope, each.name, each.end_time, 1, Reason.COMPLETE, 0, by_drain))
     for each in sorted(late, key=str):

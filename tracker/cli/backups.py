@@ -21,7 +21,7 @@ from tracker.cli.tables import print_pairs
 
 if TYPE_CHECKING:
     from tracker.backup.form import Header
-    from tracker.cli.progress import Show
+    from tracker.cli.forms import Show
 
 commands = new_commands()
 _MIB = 1 << 20

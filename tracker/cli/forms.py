@@ -1,8 +1,9 @@
-"""The form of an answer: a table for people, or JSON for programs."""
+"""The form of an answer: a table for people, or JSON for programs; and what progress and tables are shown with."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Protocol
 
 import typer
 
@@ -18,6 +19,28 @@ class Form(StrEnum):
     TABLE = "table"
     WIDE = "wide"  #: a table with more columns, each row on one line
     JSON = "json"
+
+
+@dataclass
+class Cell:
+    """A value as it is printed."""
+
+    text: str
+    style: str
+    number: bool
+
+
+class Show(Protocol):
+    """Shows how far the work is."""
+
+    def __call__(self, done: float, total: float, text: str) -> None:
+        """Show a state.
+
+        Args:
+            done: how much of the work is done.
+            total: how much there is, in the same unit; 0: unknown.
+            text: the state in words.
+        """
 
 
 @shared(Form)

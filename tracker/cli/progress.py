@@ -7,26 +7,14 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
+from tracker.cli.forms import Show
 from tracker.cli.output import print_line
 
 T = TypeVar("T")
 _SHOW_EVERY: Final = 1000  # items
 _LINE_EVERY_S: Final = 10.0  # seconds between two lines if stderr is not a terminal
-
-
-class Show(Protocol):
-    """Shows how far the work is."""
-
-    def __call__(self, done: float, total: float, text: str) -> None:
-        """Show a state.
-
-        Args:
-            done: how much of the work is done.
-            total: how much there is, in the same unit; 0: unknown.
-            text: the state in words.
-        """
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
-from tracker.cli.forms import Form
+from tracker.cli.forms import Cell, Form
 from tracker.cli.output import is_terminal, print_line
 
 T = TypeVar("T")
@@ -31,15 +31,6 @@ class Column(Generic[T]):
     value: Callable[[T], object]
     wide: bool = False
     style: Callable[[T], str] | None = None
-
-
-@dataclass
-class Cell:
-    """A value as it is printed."""
-
-    text: str
-    style: str
-    number: bool
 
 
 def print_rows(columns: Sequence[Column[T]], items: Iterable[T], form: Form = Form.TABLE) -> None:

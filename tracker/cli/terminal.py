@@ -17,8 +17,7 @@ from rich.text import Text
 from tracker.client.texts import shown
 
 if TYPE_CHECKING:
-    from tracker.cli.progress import Show
-    from tracker.cli.tables import Cell
+    from tracker.cli.forms import Cell, Show
 
 _UNLIMITED: Final = 1_000_000  # columns, for tables that the terminal wraps itself
 
