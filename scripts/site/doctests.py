@@ -10,13 +10,13 @@ from scripts.site.examples import fenced
 
 
 class Doctests(griffe.Extension):
-    """Puts fences around the examples of every docstring."""
+    """Put fences around the examples of every docstring."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Changes an object's docstring; this is not called for the package that is loaded."""
+        """Change an object's docstring; this is not called for the package that is loaded."""
         if obj.docstring is not None and "```pycon" not in obj.docstring.value:
             obj.docstring.value = fenced(obj.docstring.value)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Changes the package's docstring."""
+        """Change the package's docstring."""
         self.on_object(obj=pkg)

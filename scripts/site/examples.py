@@ -9,7 +9,7 @@ _DIRECTIVE: Final = re.compile(r" *# doctest: .*$", re.MULTILINE)
 
 
 def fenced(text: str) -> str:
-    """Returns a docstring with fences around its examples, and without directives to doctest.
+    """Return a docstring with fences around its examples, and without directives to doctest.
 
     >>> fenced("Adds.\\n\\n>>> 1 + 1  # doctest: +SKIP\\n2")
     'Adds.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```'

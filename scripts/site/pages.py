@@ -39,7 +39,7 @@ _CODE: Final = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages."""
+    """Add the pages."""
     from mkdocs.structure.files import File  # only the site's environment has it, and tests use the rest of this
 
     root = posixpath.dirname(config.config_file_path)
@@ -55,7 +55,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
-    """Changes a page's links for the site."""
+    """Change a page's links for the site."""
     name = page.file.src_uri
     of_root = {site: source for source, site in ROOT_PAGES.items()}
     place = of_root.get(name, f"docs/{name}")
@@ -75,7 +75,7 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
 
 
 def site_link(target: str, place: str, name: str) -> str | None:
-    """Returns where a link leads in the site; None: to a file that the site has not.
+    """Return where a link leads in the site, or None if the site does not have the file.
 
     Args:
         target: the link as it is written.
