@@ -18,7 +18,7 @@ from spark_client.api.refusals import check_operators, check_option, check_trigg
 from spark_client.destinations.channel import Channel
 from spark_client.destinations.destination import Destination, Written
 from spark_client.destinations.formats import FORMATS
-from spark_client.destinations.routes import ChannelDestination
+from spark_client.destinations.routes import ChannelDestination, check_results
 from spark_client.destinations.sink import BatchFunction, FunctionDestination, Sink, SinkDestination
 from spark_client.errors import UsageError
 from spark_client.plan.releases import ReleasePlan
@@ -232,32 +232,9 @@ class TrackedWriter(QueryOptions):
         return self._send(given, ordinal)
 
     def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> TrackedWriter:
-        if self.release is not None and (self.release.kept or self.release.function is not None):
-            raise UsageError(
-                "rows that a release keeps, and what a function makes of results, go to files, a sink or a function: "
-                "in a channel nothing would tell results of one key apart"
-            )
-        if self.release is not None and self.release.rule.shared:
-            raise UsageError(
-                f"{self.release.rule.called} go to files, a sink or a function: in a channel they would be elements of "
-                "substreams that may be over"
-            )
-        if self.release is not None and self.release.early is not None:
-            raise UsageError(
-                "a release with early=… writes to files, a sink or a function: in a channel early results would be "
-                "elements of their own"
-            )
-        if self.release is not None and self.release.completeness:
-            raise UsageError(
-                "a release with completeness=True writes to files, a sink or a function: who receives from a channel "
-                "asks for it there"
-            )
-        if self.release is not None and self.release.revisions:
-            raise UsageError(
-                "a release with revisions=True writes to files, a sink or a function: in a channel its revisions would "
-                "be elements of substreams that are over"
-            )
         ordinal = (ordinal,) if isinstance(ordinal, str) else tuple(ordinal)
+        if self.release is not None:
+            check_results(self.release)
         columns = self.rows.df.columns if self.release is None else self.release.columns
         if missing := [name for name in ordinal if name not in columns]:
             raise UsageError(f"ordinal={missing[0]!r} is not a column of the rows, which have: {', '.join(columns)}")

@@ -16,6 +16,7 @@ from spark_client.counting.groups import files, in_files
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.destinations.channel import Channel, DoubledLabelsError
 from spark_client.destinations.destination import Destination, Opening, Output
+from spark_client.errors import UsageError
 from spark_client.fronts.front import Group
 from spark_client.plan.batches import BatchId, Counted, SetAside
 from spark_client.plan.layouts import DerivedLayout
@@ -57,6 +58,25 @@ class ChannelDestination(Destination):
             return RoutedOutput(conditional, opening.checkpoint / "tracker" / "routed")
         ((channel, _),) = self.routes
         return sending(channel)
+
+
+def check_results(release: ReleasePlan) -> None:
+    """Refuse results that would not be told apart in a channel, or be elements of substreams that are over.
+
+    Raises:
+        UsageError: a release makes such results.
+    """
+    kept = "rows that a release keeps, and what a function makes of results,"
+    refused = [
+        (release.kept or release.function, kept, "nothing would tell results of one key apart"),
+        (release.rule.shared, release.rule.called, "they would be elements of substreams that may be over"),
+        (release.early is not None, "results with early=…", "early ones would be elements of their own"),
+        (release.completeness, "results with completeness=True", "who receives asks for it there"),
+        (release.revisions, "results with revisions=True", "they would be elements of substreams that are over"),
+    ]
+    for unfit, results, reason in refused:
+        if unfit:
+            raise UsageError(f"{results} go to files, a sink or a function: in a channel {reason}")
 
 
 class ChannelOutput:

@@ -24,11 +24,10 @@ from spark_client.release.aggregation import Aggregation
 from spark_client.release.carried_out import aggregation, shared_ends
 from spark_client.release.early import EarlyResults
 from spark_client.release.epoch_ends import EpochEnds, completeness_of, missed_ends, substream_of
-from spark_client.release.making import added
 from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.receipts import End, Receipts
-from spark_client.release.results import Results
+from spark_client.release.results import Results, added
 from spark_client.release.revisions import Revisions
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import Batch
