@@ -127,7 +127,7 @@ class Aggregate:
 
     @property
     def description(self) -> str:
-        """What it is, for a checkpoint."""
+        """The text by which a checkpoint knows the aggregate."""
         return self.called or str(self.native)
 
 

@@ -129,7 +129,7 @@ def _beyond(high: Column, low: Column) -> Column:  # noqa: ARG001
 
 
 def _counted(whole: Aggregate, values: Column, kind: T.DataType) -> Aggregate:
-    """Kept as a sum that is null once it has overflowed, as Spark's own buffer keeps it, and the number of values.
+    """Keep a sum that is null once it has overflowed, as Spark's own buffer does, and the number of values.
 
     Args:
         whole: the aggregate, without its parts.

@@ -29,7 +29,7 @@ from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import Source
-from spark_client.plan.stateshapes import placed
+from spark_client.plan.state_layout import placed
 from spark_client.release.keyed import with_ends
 from spark_client.release.single import kept_at, substreams_kept
 from spark_client.runtime import assembly as runtime

@@ -22,7 +22,7 @@ from spark_client.api.writer import Starter
 from spark_client.datasource.rows import SUBSTREAM_SCHEMA, substream_rows
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.graph import state_of
-from spark_client.release import exporting, importing
+from spark_client.release import state_export, state_import
 from spark_client.release.moving import Move
 from spark_client.runtime import declared
 from spark_client.runtime.quiesce import paused
@@ -181,12 +181,12 @@ class Snapshots:
             with at_rest(tracking, timeout) as status:
                 for number, path in enumerate(releases):
                     name = f"queries/{number}"
-                    entry = exporting.export(tracking.spark, path, local / name)
+                    entry = state_export.export(tracking.spark, path, local / name)
                     _must_agree(status, entry["id"], entry["epoch"], path)
                     entries.append({**entry, "directory": name})
                 self._write_substreams(tracking, local / _SUBSTREAMS)
             if self._convert is not None:
-                for table in [_SUBSTREAMS, *(f"{entry['directory']}/{exporting.STATE}" for entry in entries)]:
+                for table in [_SUBSTREAMS, *(f"{entry['directory']}/{state_export.STATE}" for entry in entries)]:
                     if any((local / table).glob("*.parquet")):
                         self._convert(str(local / table))
             made = snapshots.write(self._place, local, _manifest(tracking, status, entries, self._format))
@@ -241,7 +241,7 @@ class Snapshot:
             UsageError: there are several releases, or none of that name.
             TrackingError: a file is missing, or damaged.
         """
-        return self._table(spark, f"{self._entry(of)['directory']}/{exporting.STATE}", through)
+        return self._table(spark, f"{self._entry(of)['directory']}/{state_export.STATE}", through)
 
     def substreams(self, spark: SparkSession, through: str | None = None) -> DataFrame:
         """Return the substreams that the tracker had open, a row for each segment: `SUBSTREAM_SCHEMA`.
@@ -295,7 +295,7 @@ class Snapshot:
         tracking, plan = released.stream.tracking, released.release
         described = declared.described(tracking.job, plan.stream, plan)
         sends_on = state_of(plan.stream.segment) in self.manifest["state_segments"]
-        upgrade = importing.Upgrade(plan, described, mapping, dropping, sends_on)
+        upgrade = state_import.Upgrade(plan, described, mapping, dropping, sends_on)
         upgrade.check(entry)
         self._must_be_current(tracking, entry)
         move = None
@@ -313,7 +313,7 @@ class Snapshot:
         def write(content: str) -> None:
             work = Path(content).with_name("work")
             self._stored.fetch(entry["directory"], work)
-            importing.build(tracking.spark, work, entry, upgrade, Path(content), moved)
+            state_import.build(tracking.spark, work, entry, upgrade, Path(content), moved)
             write_json(Path(content) / "tracker" / "restored.json", mark)
 
         if not publish(target, write) and not _is_restored(target, mark):
@@ -355,7 +355,7 @@ class Snapshot:
                 "and restore what was exported then"
             )
         _must_agree(status, entry["id"], entry["epoch"], self.name)
-        if exporting.has_gone_on(Path(entry["checkpoint"]), entry["id"], entry["epoch"]):
+        if state_export.has_gone_on(Path(entry["checkpoint"]), entry["id"], entry["epoch"]):
             raise TrackingError(
                 f"the query with the checkpoint {entry['checkpoint']} was started again and has begun a batch after "
                 f"{self.name} was made: what it has released would be released twice. Start it again, hand the job "

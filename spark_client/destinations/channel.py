@@ -67,7 +67,7 @@ class Channel(ABC):
         self._readers: dict[RowLayout, Reader] = {}
 
     def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
-        """A sender says what it will write; a later one has to say the same.
+        """Write down what a sender will write, or refuse it where an earlier one has written down something else.
 
         Args:
             rows: the columns, with `_tracker`.
@@ -106,7 +106,7 @@ class Channel(ABC):
 
     @property
     def layout(self) -> RowLayout:
-        """How its files lay out rows.
+        """Return how the channel's files lay out rows.
 
         Raises:
             UsageError: as `description`.
@@ -259,7 +259,7 @@ class Channel(ABC):
         return rows
 
     def surplus(self, rows: DataFrame, ordinal: tuple[str, ...]) -> tuple[DataFrame, DataFrame]:
-        """Of rows, one for each label that they would have here; and those that are left.
+        """Return, of some rows, one for each label that they would have here; and those that are left.
 
         Args:
             rows: with the parents' `_tracker`.

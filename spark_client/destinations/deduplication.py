@@ -136,7 +136,7 @@ class ReceivedOnce:
         return once.drop(SENDING)
 
     def _count(self, records: DataFrame) -> list[tuple[str, int, int]]:
-        """Record and the XOR of their labels, by what they say of their epoch: which is little to bring here."""
+        """Count records and the XOR of their labels by what their headers have of an epoch: little is brought here."""
         label = F.col(f"{TRACKER}.label")
         grouped = records.groupBy(SENDING).agg(F.count("*"), F.bit_xor(label)).collect()
         if foreign := sum(row[1] for row in grouped if row[0] is None):
@@ -192,7 +192,7 @@ class ReceivedOnce:
         return any(first <= key.epoch <= last for first, last in self._complete.get(key.sender, []))
 
     def _completed(self, sending: Sending) -> None:
-        """All of an epoch is here, and of those since `after` there is nothing."""
+        """Note that all of an epoch is here, and that those between `after` and this one had no rows."""
         self._incomplete.pop(sending.key, None)
         first = sending.epoch if sending.after is None else sending.after + 1
         merged: list[list[int]] = []

@@ -36,11 +36,11 @@ class EpochStore(ABC):
 
     @abstractmethod
     def published(self, sender: str, after: int) -> Sequence[int]:
-        """Epochs of a sender that are there, ascending.
+        """Return the numbers of a sender's epochs that are there, ascending.
 
         Args:
-            sender: whose.
-            after: only later ones.
+            sender: an id of a query.
+            after: the last number that is left out.
         """
 
     @abstractmethod
@@ -142,7 +142,7 @@ class _EpochStream(LastingReader):
             )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for these again; a sender may still repeat its newest one, and has to find it."""
+        """Discard what Spark will not ask for again, but a sender's newest epoch, which may be repeated."""
         if self._keep:
             return
         for sender, last in end.items():

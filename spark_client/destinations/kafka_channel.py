@@ -235,7 +235,7 @@ def _value_of(place: int, name: str) -> Column:
 
 
 def _labels_of(path: Path, rows: Callable[[], DataFrame], layout: RowLayout) -> tuple[int, int, int]:
-    """Rows, the XOR of their labels, and how many different labels there are."""
+    """Return how many rows there are, the XOR of their labels, and how many different labels."""
     written = files(path)
     if written.count_rows() > _FEW:
         label = F.col(f"{TRACKER}.label")

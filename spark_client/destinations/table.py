@@ -339,7 +339,7 @@ class _Transaction:
         self._done = False
 
     def enter(self, epochs: str, placeholder: str, query: str, epoch: int) -> None:
-        """Says that this epoch is in the tables, or learns that it is; and removes those that nobody will repeat.
+        """Enter an epoch, unless it is in the tables already, and remove those that nobody will repeat.
 
         Should an earlier driver of the query still be at the same epoch, the primary key makes one of the two fail.
 

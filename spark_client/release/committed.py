@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.stateshapes import can_read, differences, placed
+from spark_client.plan.state_layout import can_read, differences, placed
 from spark_client.release.carried_out import aggregation
 from spark_client.release.parts import Part, Selection, located, versions_of
 from spark_client.spark_internals.checkpoints import last_commit

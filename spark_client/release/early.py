@@ -49,11 +49,11 @@ class EarlyResults:
         self._due = 0.0
 
     def touched(self, substreams: Iterable[Substream]) -> None:
-        """The batch in hand has rows of these."""
+        """Note that the batch in hand has rows of some substreams."""
         self._touched = set(substreams)
 
     def write(self, query: str, epoch: int, spark: SparkSession) -> None:
-        """A batch is reported, and its state published: shows what was open before it and is open yet, if it is time.
+        """Show what was open before a batch and is open yet, if it is time; its state is published.
 
         Args:
             query: the query's id.

@@ -22,7 +22,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, named
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.stateshapes import can_read
+from spark_client.plan.state_layout import can_read
 from spark_client.release.parts import RowTally
 from spark_client.spark_internals.checkpoints import started_query
 from spark_client.storage.directories import (

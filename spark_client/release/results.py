@@ -79,7 +79,7 @@ class Results:
         return sent, release.results_by_substream(counted) if counts else {}
 
     def published(self, epoch: int) -> None:
-        """The state after an epoch is published: what was made for earlier ones is not needed any more."""
+        """Remove what a function has made for earlier epochs: the state after this one is published."""
         for entry in self._path.glob("epoch=*") if self._path.is_dir() else ():
             if abs(int(entry.name.partition("=")[2])) < abs(epoch) - 2:
                 remove(entry)

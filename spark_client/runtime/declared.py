@@ -13,7 +13,7 @@ from typing import Final
 from spark_client.errors import UsageError
 from spark_client.plan.releases import KEY_FORMS, ReleasePlan
 from spark_client.plan.sources import Source
-from spark_client.plan.stateshapes import changed_forms, new_aggregates, part_numbers
+from spark_client.plan.state_layout import changed_forms, new_aggregates, part_numbers
 from spark_client.plan.streams import Stream
 from spark_client.storage.directories import read_json, write_json
 from spark_client.windows.recutting import can_recut

@@ -14,7 +14,7 @@ from spark_client import Tracking
 from spark_client.api.snapshots import at_rest
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
-from spark_client.release.exporting import has_gone_on
+from spark_client.release.state_export import has_gone_on
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.quiesce import Finish, Goal, HandOver, Pause, State, advance, paused
 from tracker.client import JobSpec, TrackerClient

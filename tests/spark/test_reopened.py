@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Released, Tracking
-from spark_client.release.exporting import STATE, export
+from spark_client.release.state_export import STATE, export
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Released, Snapshot, Snapshots, Tracking, TrackingError, UsageError, aggregates
 from spark_client.counting.runs import Run
-from spark_client.release import exporting
+from spark_client.release import state_export
 from spark_client.release.single import SingleRelease
 from spark_client.storage.directories import PARQUET, as_batches_write
 from tests.client.processes import Server
@@ -329,7 +329,7 @@ def test_two_exports_at_once_follow_each_other(it: Job, monkeypatch: pytest.Monk
     it.feed.put(row(1, 1), row(2, 2, "b"))
     tracking.process_all_available()
     settings = {key: it.spark.conf.get(key, None) for key in PARQUET}
-    export, pausing, going_on = exporting.export, threading.Event(), threading.Event()
+    export, pausing, going_on = state_export.export, threading.Event(), threading.Event()
 
     def slowly(*args: Any) -> Any:
         if not pausing.is_set():
@@ -337,7 +337,7 @@ def test_two_exports_at_once_follow_each_other(it: Job, monkeypatch: pytest.Monk
             assert going_on.wait(300)
         return export(*args)
 
-    monkeypatch.setattr(exporting, "export", slowly)
+    monkeypatch.setattr(state_export, "export", slowly)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(it.snapshots.export, tracking, timeout=300)
         assert pausing.wait(300)
@@ -452,7 +452,7 @@ def test_a_batch_that_began_to_release_uncommitted_has_no_snapshot(it: Job, monk
             it.snapshots.export(tracking, [it.path / "cp1"], timeout=60)
         tracking.stop()
     with pytest.raises(TrackingError, match=r"has begun to release, and was not committed: its results may be out"):
-        exporting.export(it.spark, it.path / "cp1", it.path / "content")
+        state_export.export(it.spark, it.path / "cp1", it.path / "content")
     _, hourly = windows_of(it, "3", "1 hour")
     with pytest.raises(TrackingError, match=r"was started again and has begun a batch after snapshot-000001"):
         snapshot.restore(hourly, it.path / "cp2")
@@ -609,7 +609,7 @@ def test_open_hours_become_days_and_the_tracker_ends_the_days(it: Job, monkeypat
         snapshot.restore(odd, it.path / "cp2", mapping=lambda state: state)
     # Killed when the tracker has moved them, and before the checkpoint is there.
     with monkeypatch.context() as dying:
-        dying.setattr("spark_client.release.importing.Version.file", lambda *_: 1 / 0)
+        dying.setattr("spark_client.release.state_import.Version.file", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             snapshot.restore(daily, it.path / "cp2", mapping=lambda state: state)
     assert not (it.path / "cp2").exists()

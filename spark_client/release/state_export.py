@@ -1,6 +1,6 @@
 """The state of a release as files that others read, with all else that a checkpoint needs to go on from there.
 
-What is kept of open substreams is a table in Parquet, in the form that `plan.stateforms` describes. The rest (how far
+What is kept of open substreams is a table in Parquet, in the form that `plan.state_table` describes. The rest (how far
 Spark's query has read, what came late, revisions) is copied as it is: it makes sense to this package and Spark only.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.stateforms import exported
+from spark_client.plan.state_table import exported
 from spark_client.release.aggregation import only
 from spark_client.release.committed import CommittedState, committed
 from spark_client.release.inbox import up_to

@@ -19,11 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import quoted
 from spark_client.errors import UsageError
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.stateforms import SUBSTREAM, imported, renamed
-from spark_client.plan.stateshapes import differences, part_numbers, placed
-from spark_client.release.exporting import POSITION, REST, STATE
+from spark_client.plan.state_layout import differences, part_numbers, placed
+from spark_client.plan.state_table import SUBSTREAM, imported, renamed
 from spark_client.release.inbox import write_note
 from spark_client.release.parts import NONE, Part, RowTally, Version, read_part
+from spark_client.release.state_export import POSITION, REST, STATE
 from spark_client.storage.directories import WHOLE, as_batches_write, read_json, unpack, write_json, write_parquet
 from spark_client.trackers.places import Place
 from spark_client.windows.recutting import Recut
@@ -102,7 +102,7 @@ def build(
 
     Args:
         spark: the session.
-        fetched: a directory with what `exporting.export` has written, for the driver and the executors to read.
+        fetched: a directory with what `state_export.export` has written, for the driver and the executors to read.
         entry: what it has told of it.
         upgrade: what goes on with it.
         target: the checkpoint, which is made.

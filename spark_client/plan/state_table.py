@@ -17,7 +17,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.columns import named
 from spark_client.errors import UsageError
 from spark_client.plan.releases import Measure, ReleasePlan
-from spark_client.plan.stateshapes import part_numbers
+from spark_client.plan.state_layout import part_numbers
 from spark_client.windows.substreams import Substreams
 
 SUBSTREAM: Final = "_substream"  #: the column that tells whose part a row is: a struct of the scope and the key
