@@ -15,7 +15,8 @@ carries the job on from the first state, through all states that are passed, to 
 
 A state that was passed can come back. A query that is started during a hand-over takes the job back to `SOURCES`; one
 that has begun a batch before it is held takes a pause back to `FLOWING`, and its gate opens again. An error ends the
-attempt in the state it is in; the guards stay, and so does the drain, for the driver that is started next.
+attempt in the state it is in; the guards stay, and so does the drain, for the driver that is started next. A job whose
+sources had finished before is drained at the tracker at once; its queries are brought to rest all the same.
 
 *Guards* are producers beside the queries' own. The tracker considers a job finished once all has ended and nothing is
 staged, but results come after the ends. So who has some to release keeps an empty epoch staged meanwhile; it is
@@ -65,12 +66,12 @@ Queries: TypeAlias = Callable[[], list[TrackedQuery]]  #: gives the newest run o
 class State(Enum):
     """A state of a job on its way to rest: see the table above."""
 
-    GATHERING = 0
-    SOURCES = 1
-    FLOWING = 2
-    RECEIVERS = 3
-    AT_REST = 4
-    DRAINED = 5
+    GATHERING = 1
+    SOURCES = 2
+    FLOWING = 3
+    RECEIVERS = 4
+    AT_REST = 5
+    DRAINED = 6
 
 
 class Goal(ABC):
@@ -121,15 +122,14 @@ class Goal(ABC):
 
 def advance(goal: Goal, status: JobStatus) -> State:
     """Carry a job on as far as it comes now, and return the state that it is in."""
-    if goal.is_drained(status):
-        return State.DRAINED
     passes = (
         (State.GATHERING, goal.gathered),
         (State.SOURCES, goal.sources_rest),
         (State.FLOWING, goal.has_flowed),
         (State.RECEIVERS, goal.receivers_rest),
     )
-    return next((state for state, passed in passes if not passed(status)), State.AT_REST)
+    left = next((state for state, passed in passes if not passed(status)), None)
+    return left or (State.DRAINED if goal.is_drained(status) else State.AT_REST)
 
 
 class Quiesce:
@@ -395,6 +395,9 @@ class HandOver(Drain):
         self._handed_over: set[TrackedQuery] = set()
 
     def gathered(self, status: JobStatus) -> bool:
+        if self.is_drained(status):
+            self._queries = []  # every run has closed, or a guard would hold it
+            return True
         newest = {(producer.producer, producer.run) for producer in status.producers}
         left = [query for query in self._all() if query not in self._handed_over]
         self._queries = [query for query in left if (query.run.query, query.run.run) in newest]
@@ -414,6 +417,8 @@ class HandOver(Drain):
 
     def has_flowed(self, status: JobStatus) -> bool:
         drain, guards = status.drain, _guards(status)
+        if drain.state is DrainState.DRAINED:
+            return True
         if drain.unbalanced_segments or drain.uncommitted_producers:
             return False
         if not {each for each in drain.open_producers if not each.endswith(_OF_HAND_OVER)} <= guards.keys():

@@ -17,7 +17,7 @@ from spark_client.errors import TrackingError
 from spark_client.release.state_export import has_gone_on
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.quiesce import Finish, Goal, HandOver, Pause, State, advance, paused
-from tracker.client import JobSpec, TrackerClient
+from tracker.client import DrainState, JobSpec, TrackerClient
 from tracker.testing import LocalTracker
 
 JOB = "shop"
@@ -196,6 +196,24 @@ def test_what_is_left_is_published_before_the_guard_lets_the_drain_end(
     assert reached(finish) is State.AT_REST
     assert not release.active
     assert reached(finish) is State.DRAINED
+
+
+def test_a_job_that_is_drained_at_once_publishes_and_stops_all_the_same(
+    tracker: LocalTracker, queries: list[TrackedQuery], query: Query, tmp_path: Path
+) -> None:
+    release = Query(tmp_path / "release", tracker.client, "clean", source=False)
+    for each in (query, release):
+        each.write("commits/1")
+        queries.append(each)
+    tracker.client.finish_front(JOB, "orders")
+    tracker.client.drain(JOB, "1", "asked")
+    goal = Finish(cast(Any, tracker.client), JOB, "1", lambda: queries, cast(Any, None), lambda: {"orders"})
+    assert tracker.client.get_drain(JOB).state is DrainState.DRAINED
+    assert reached(goal) is State.DRAINED
+    assert query.published
+    assert not query.active
+    assert not release.active
+    assert not tracker.client.get_drain(JOB).uncommitted_producers
 
 
 def test_a_drain_that_was_cancelled_holds_nothing_any_more(
