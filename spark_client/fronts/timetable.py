@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -82,13 +83,10 @@ def _listed(
 
 
 def _whole(count: Any) -> int:
-    try:
-        number = operator.index(count)
-    except TypeError:
-        raise UsageError(f"Schedule: a count of rows is an integer, not {count!r}") from None
-    if number < 0:
-        raise UsageError(f"Schedule: a count of rows is 0 or more, not {count!r}")
-    return number
+    with suppress(TypeError):
+        if (number := operator.index(count)) >= 0:
+            return number
+    raise UsageError(f"Schedule: a count of rows is an integer, 0 or more, not {count!r}")
 
 
 def _checked(width: int, rule: Substreams, columns: object) -> None:
@@ -136,28 +134,25 @@ def _micros(when: Column, kind: str, rule: Substreams, zone: Column | None) -> C
     if kind == rule.time or (rule.time == DATE and kind == INSTANT):
         return eventtime.micros(when, kind)
     if kind == DATE:
-        _check_day(rule, "dates")
+        _check_day(rule)
         return F.unix_date(when) * F.lit(DAY) if zone is None else F.unix_micros(midnight_of(when, zone))
-    if kind in eventtime.TIMES:
-        raise UsageError(
-            f"Schedule: its times are {kind}, and the source's windows are over {rule.time}: give it {rule.time}, or "
-            "cast it in the zone that you mean (to_utc_timestamp, convert_timezone)"
-        )
-    raise UsageError(f"Schedule: its times are {kind}: give it {rule.time}, or a date where windows are days")
+    raise UsageError(
+        f"Schedule: its times are {kind}, and the source's windows are over {rule.time}: give it {rule.time}, or a "
+        "date where windows are days; cast times in the zone that you mean (to_utc_timestamp, convert_timezone)"
+    )
 
 
-def _check_day(rule: Substreams, what: str) -> None:
+def _check_day(rule: Substreams) -> None:
     """Check whether a day names a window, on whose clock it is the same everywhere."""
     if rule.calendar is not None:
-        if rule.calendar.offset:
-            raise UsageError(
-                f"Schedule: its times are {what}, and the source's windows begin later than at midnight, so it is not "
-                "certain which window a day means: give datetimes"
-            )
-    elif rule.time == INSTANT and (rule.length % DAY or rule.offset % DAY):
+        certain = not rule.calendar.offset
+    else:
+        certain = rule.time != INSTANT or not (rule.length % DAY or rule.offset % DAY)
+    if not certain:
         raise UsageError(
-            f"Schedule: its times are {what}, and the source's windows over timestamp are not whole days from midnight "
-            "in UTC, so it is not certain which window a day means: give timestamps, or datetimes with tzinfo"
+            "Schedule: its times are dates, and the source's windows are not whole days from midnight (over timestamp: "
+            "in UTC, or of a calendar), so it is not certain which window a day means: give datetimes, with tzinfo "
+            "over timestamp"
         )
 
 
@@ -258,7 +253,7 @@ def _known(
             if rule.time == DATE or (rule.calendar is not None and rule.time == INSTANT):
                 dates.append((place, time))
             else:
-                _check_day(rule, "dates")
+                _check_day(rule)
                 known[place] = (time.toordinal() - date(1970, 1, 1).toordinal()) * DAY
         elif time is not None:
             raise UsageError(

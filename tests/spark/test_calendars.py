@@ -246,7 +246,7 @@ def test_schedules_are_read_in_the_zone_of_the_windows(spark: SparkSession, conf
     ):
         with pytest.raises(UsageError, match=message):
             timetable.read(spark, rows, own)
-    with pytest.raises(UsageError, match="begin later than at midnight"):
+    with pytest.raises(UsageError, match="not whole days from midnight"):
         timetable.read(spark, [("a", date(2024, 3, 31), 3)], rule_over(spark, "Asia/Tokyo", offset="6 hours"))
 
 
