@@ -23,7 +23,7 @@ from tests.notify.receivers import Receiver, receiving
 from tests.spark.waiting import soon
 from tracker.client import TrackerClient
 from tracker.notify import delivery
-from tracker.notify.deltaproperties import set_property
+from tracker.notify.delivery import set_property
 from tracker.notify.rules import Marker, Rule
 
 SECRET = base64.b64encode(b"known to both").decode()

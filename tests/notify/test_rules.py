@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tracker.client.accepted import AcceptedEnds
 from tracker.contract.events import Advanced, Body, Ended, Event, Late
 from tracker.contract.values import Reason
+from tracker.notify.delivery import write_marker
 from tracker.notify.describing import marker_place
-from tracker.notify.markers import write_marker
 from tracker.notify.rules import Marker, Rule, RulesError, Webhook, read_rules
 
 WEBHOOK = 'webhook = { url = "http://127.0.0.1/x" }\n'

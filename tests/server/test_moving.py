@@ -140,7 +140,7 @@ def test_a_standby_that_has_died_gets_nothing(pair: Pair) -> None:
 
 def wait_until_it_is_forgotten(pair: Pair) -> None:
     from tracker.journal.redis import RedisAddress
-    from tracker.journal.redis.connecting import connect
+    from tracker.journal.redis.connection import connect
     from tracker.journal.redis.keys import Keys
 
     address = RedisAddress.parse(pair.servers[0].journal)

@@ -11,7 +11,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ _EXT = struct.Struct(">BIb")  # the head of msgpack's ext 32: marker, length, ty
 _BIN = struct.Struct(">BI")  # the head of msgpack's bin 32: marker, length
 _LARGE = 1 << 16  # bytes: a larger array is not copied
 _STEP = 4096  # elements of a list that are encoded at once
-_KEEP = 2
+KEEP = 2  #: snapshots
+_PIECE = 8 << 20  # bytes
 
 
 class SnapshotDamagedError(Exception):
@@ -88,14 +89,14 @@ class Snapshots:
             temporary.unlink(missing_ok=True)
             raise
         sync(self._base.parent)
-        for old in self.numbers()[_KEEP:]:
+        for old in self.numbers()[KEEP:]:
             self.file(old).unlink()
         return size + _HEAD.size
 
     def oldest_needed(self) -> int:
         """Return the record after which the log is still needed, for the older snapshot; 0: the whole log is needed."""
         numbers = self.numbers()
-        return numbers[-1] if len(numbers) >= _KEEP else 0
+        return numbers[-1] if len(numbers) >= KEEP else 0
 
 
 def _checksum(number: int, pieces: list[Any]) -> int:
@@ -158,6 +159,44 @@ def in_pieces(parts: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]
                 piece.clear()
     if piece:
         yield bytes(piece)
+
+
+def write_pieces(state: Any, put: Callable[[int, bytes], object]) -> dict[str, int]:
+    """Write a state in pieces, and return their description, from which `read_pieces` reads it.
+
+    Args:
+        state: what `encode` takes.
+        put: writes a piece, given its place from 0.
+    """
+    size = checksum = pieces = 0
+    for pieces, piece in enumerate(in_pieces(encode(state), _PIECE), 1):
+        put(pieces - 1, piece)
+        size, checksum = size + len(piece), zlib.crc32(piece, checksum)
+    return {"pieces": pieces, "bytes": size, "checksum": checksum}
+
+
+def read_pieces(description: Any, get: Callable[[int], bytes | None]) -> Any:
+    """Return the state that `write_pieces` has written.
+
+    Args:
+        description: as it was returned.
+        get: reads the piece at a place; None: it is missing.
+
+    Raises:
+        SnapshotDamagedError: it is not what was written.
+    """
+    try:
+        pieces, checksum = int(description["pieces"]), int(description["checksum"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise SnapshotDamagedError("its description is not one") from error
+    data = bytearray()
+    for place in range(pieces):
+        if (piece := get(place)) is None:
+            raise SnapshotDamagedError(f"piece {place} of {pieces} is missing")
+        data += piece
+    if zlib.crc32(data) != checksum:
+        raise SnapshotDamagedError("its checksum is wrong")
+    return decode(bytes(data))
 
 
 def decode(data: Any) -> Any:

@@ -11,10 +11,9 @@ from contextlib import suppress
 
 from tracker.client import Subscription, TrackerClient, TrackerError, TrackerUnavailable
 from tracker.contract.events import Event
+from tracker.store import StoreError, open_store
 
-from .deltaproperties import set_property
 from .describing import cloud_event, delta_property, event_id, marker_place
-from .markers import write_marker
 from .rules import Rule
 from .webhooks import DeliveryError, WebhookSender
 
@@ -160,3 +159,45 @@ class Delivery:
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 20))
         # Drawn, so that rules that have failed together do not come back together.
         self._stopped.wait(max(min(at_least, _LONGEST_PAUSE_S), longest * random.uniform(0.5, 1)))
+
+
+def write_marker(place: str, name: str, content: bytes) -> None:
+    """Write a marker, and replace one that is there. It outlives the machine, since the event is acknowledged next.
+
+    Args:
+        place: an absolute path, or an address, such as ``s3://bucket/path``.
+        name: the marker's, below the place; it is taken as it is, also in an object's key.
+        content: its content.
+
+    Raises:
+        DeliveryError: it cannot be written.
+    """
+    try:
+        open_store(place if "://" not in place else f"{place}/").put(name, content)
+    except (StoreError, ValueError) as error:
+        raise DeliveryError(f"{place}/{name} cannot be written: {error}") from error
+
+
+def set_property(table: str, name: str, value: str) -> None:
+    """Set a property of a Delta table, as one commit to its log; none if it has that value already.
+
+    Args:
+        table: an absolute path, or an address such as ``s3://bucket/table``.
+        name: the property's.
+        value: its value.
+
+    Raises:
+        DeliveryError: there is no such table, or it cannot be written.
+    """
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+    except ModuleNotFoundError as missing:
+        raise DeliveryError(f"a rule with delta needs {missing.name}: pip install 'deltalake>=1,<2'") from missing
+    try:
+        opened = DeltaTable(table)
+        if opened.metadata().configuration.get(name) != value:
+            # Who commits in between makes this fail, and it is tried again: a property never replaces data.
+            opened.alter.set_table_properties({name: value}, raise_if_not_exists=False)
+    except (DeltaError, OSError, ValueError) as error:
+        raise DeliveryError(f"{table}: {name} cannot be set: {str(error).partition(chr(10))[0]}") from error

@@ -12,7 +12,6 @@ import json
 import re
 import secrets
 import time
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -20,10 +19,8 @@ from typing import Any, Final, TypeVar
 from tracker.store import ConditionalStore, NoAnswerError, RefusedError
 
 from ..interface import JournalError, JournalFullError
-from ..snapshots import SnapshotDamagedError, decode, encode, in_pieces
+from ..snapshots import KEEP, SnapshotDamagedError, read_pieces, write_pieces
 
-_PIECE: Final = 8 << 20  # bytes
-_KEEP: Final = 2
 _ATTEMPTS: Final = 8
 _PAUSE_S: Final = 0.1  # before the second attempt, and twice as long before each other one
 _FOLDER: Final = "snapshots"
@@ -87,16 +84,10 @@ class ObjectsSnapshots:
             SnapshotDamagedError: it is not what was written.
         """
         try:
-            description = json.loads(self._content(taken.description))
-            pieces, checksum = int(description["pieces"]), int(description["checksum"])
-        except (ValueError, KeyError, TypeError) as error:
+            description = json.loads(self._objects.get(taken.description) or b"")
+        except ValueError as error:
             raise SnapshotDamagedError("its description is not one") from error
-        data = bytearray()
-        for place in range(pieces):
-            data += self._content(f"{taken.folder}/{place:06}")
-        if zlib.crc32(data) != checksum:
-            raise SnapshotDamagedError("its checksum is wrong")
-        return decode(bytes(data))
+        return read_pieces(description, lambda place: self._objects.get(f"{taken.folder}/{place:06}"))
 
     def write(self, position: int, number: int, state: Any, is_leader: Callable[[], None]) -> tuple[int, int]:
         """Keep a state, and remove older ones except one.
@@ -117,24 +108,25 @@ class ObjectsSnapshots:
             JournalError: it could not be kept.
         """
         taken = Taken(position, number, secrets.token_hex(4))
-        size = checksum = pieces = 0
-        for pieces, piece in enumerate(in_pieces(encode(state), _PIECE), 1):
-            self._insist(lambda pieces=pieces, piece=piece: self._objects.put(f"{taken.folder}/{pieces - 1:06}", piece))  # type: ignore[misc]
-            size, checksum = size + len(piece), zlib.crc32(piece, checksum)
-        text = json.dumps({"pieces": pieces, "bytes": size, "checksum": checksum}).encode()
+
+        def put(place: int, piece: bytes) -> None:
+            self._insist(lambda: self._objects.put(f"{taken.folder}/{place:06}", piece))
+
+        description = write_pieces(state, put)
+        size, text = description["bytes"], json.dumps(description).encode()
         is_leader()
         self._insist(lambda: self._objects.put(taken.description, text))
         is_leader()
-        kept = self._insist(self.all)[:_KEEP]
-        if len(kept) < _KEEP:
+        kept = self._insist(self.all)[:KEEP]
+        if len(kept) < KEEP:
             return size, 0
         self._insist(lambda: self._remove(each for each in self._found() if each < kept[-1]))
         return size, kept[-1].position
 
     def oldest_needed(self) -> int:
         """Return the position up to which the log is no longer needed."""
-        kept = self.all()[:_KEEP]
-        return kept[-1].position if len(kept) == _KEEP else 0
+        kept = self.all()[:KEEP]
+        return kept[-1].position if len(kept) == KEEP else 0
 
     def set_aside(self, taken: Taken, where: str) -> None:
         """Move a snapshot that cannot be used to another folder."""
@@ -149,12 +141,6 @@ class ObjectsSnapshots:
             if (taken := Taken.of(name)) is not None:
                 found.setdefault(taken, []).append(name)
         return found
-
-    def _content(self, name: str) -> bytes:
-        content = self._objects.get(name)
-        if content is None:
-            raise SnapshotDamagedError(f"{name} is missing")
-        return content
 
     def _remove(self, snapshots: Iterable[Taken]) -> None:
         """Remove snapshots; their descriptions first, so that none counts without all of its pieces."""

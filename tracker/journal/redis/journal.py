@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from ..comparing import Known, Relation
+from ..comparison import Known, Relation
 from ..groups import unpack
 from ..interface import (
     Damage,
@@ -28,8 +28,8 @@ from ..replicated import Group, HeldBack, ReplicatedJournal, left_out
 from ..snapshots import SnapshotDamagedError
 from . import scripts
 from .address import RedisAddress
-from .confirming import Confirming
-from .connecting import LOST
+from .confirmation import Confirmation
+from .connection import LOST
 from .keys import Keys
 from .lease import Lease
 from .log import Log, Reading, lost, lost_while_followed
@@ -124,9 +124,9 @@ class RedisJournal(ReplicatedJournal):
         self._accepts_loss = False
         self._keys = Keys(address)
         self._snapshots = RedisSnapshots(self._keys)
-        self._confirming = Confirming(self._keys)
+        self._confirmation = Confirmation(self._keys)
         log, marks = Log(self._keys), Marks(self._keys)
-        parts = (self._confirming, marks, self._snapshots, log)
+        parts = (self._confirmation, marks, self._snapshots, log)
         super().__init__(str(address), log, Lease(self._keys), marks, parts, restoring)
         with self._opening():
             self._log.check()
@@ -135,7 +135,7 @@ class RedisJournal(ReplicatedJournal):
 
     def _confirm(self) -> None:
         acknowledged = self._log.last
-        self._look(acknowledged, self._confirming.top())
+        self._look(acknowledged, self._confirmation.top())
 
     def follow(self) -> tuple[Any, Following]:
         with self._asking():

@@ -18,7 +18,7 @@ import redis
 from ..interface import JournalLockedError
 from ..replicated import describe, is_dead, new_holder
 from . import scripts
-from .connecting import connect
+from .connection import connect
 from .keys import Keys
 from .top import Top
 

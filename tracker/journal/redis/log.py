@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import redis
 
-from ..comparing import Known, Relation, compare
+from ..comparison import Known, Relation, compare
 from ..groups import checksum, pack
 from ..interface import (
     JournalError,
@@ -20,7 +20,7 @@ from ..interface import (
 )
 from ..replicated import Group, insist
 from . import scripts
-from .connecting import LOST, connect, is_full, is_soon
+from .connection import LOST, connect, is_full, is_soon
 from .durability import Durability
 from .keys import Keys
 from .top import NOTHING, Top

@@ -13,7 +13,7 @@ from typing import Any, Final
 import redis
 
 from ..mark import Marked
-from .connecting import connect
+from .connection import connect
 from .keys import Keys
 
 _SEND_S: Final = 0.5  # seconds until a mark is given up: then there is something else to worry about

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import redis
 
 from ..interface import JournalError, JournalFullError, JournalGoneError
-from ..snapshots import SnapshotDamagedError, decode, encode, in_pieces
+from ..snapshots import KEEP, read_pieces, write_pieces
 from . import scripts
-from .connecting import LOST, connect, is_full
+from .connection import LOST, connect, is_full
 from .keys import Keys
-
-_PIECE: Final = 8 << 20  # bytes
-_KEEP: Final = 2
 
 
 class RedisSnapshots:
@@ -44,15 +40,8 @@ class RedisSnapshots:
         """
         text = self._client.hget(self._keys.snapshots, entry)
         description = json.loads(text)
-        data = bytearray()
-        for place in range(description["pieces"]):
-            piece = self._client.get(self._keys.piece(entry, place))
-            if piece is None:
-                raise SnapshotDamagedError(f"piece {place} of {description['pieces']} is missing")
-            data += piece
-        if zlib.crc32(data) != description["checksum"]:
-            raise SnapshotDamagedError("its checksum is wrong")
-        return description["number"], decode(bytes(data))
+        state = read_pieces(description, lambda place: self._client.get(self._keys.piece(entry, place)))
+        return description["number"], state
 
     def write(self, term: int, number: int, state: Any) -> int:
         """Keep a state, remove older ones except one, trim the log, and return the state's size in bytes.
@@ -69,18 +58,15 @@ class RedisSnapshots:
         entry = f"{term}-{number}"
         try:
             self._client.sadd(self._keys.unfinished, entry)
-            size = checksum = pieces = 0
-            for pieces, piece in enumerate(in_pieces(encode(state), _PIECE), 1):
-                self._client.set(self._keys.piece(entry, pieces - 1), piece)
-                size, checksum = size + len(piece), zlib.crc32(piece, checksum)
-            text = json.dumps({"number": number, "pieces": pieces, "bytes": size, "checksum": checksum})
+            written = write_pieces(state, lambda place, piece: self._client.set(self._keys.piece(entry, place), piece))
+            text = json.dumps({"number": number, **written})
             keys = [self._keys.log, self._keys.top, self._keys.snapshots]
-            dropped = self._client.eval(scripts.KEEP, len(keys), *keys, term, entry, text, _KEEP)
+            dropped = self._client.eval(scripts.KEEP, len(keys), *keys, term, entry, text, KEEP)
             self._client.srem(self._keys.unfinished, entry)
             self._remove(name.decode() for name in dropped)
         except redis.RedisError as error:
             raise self._failure(error) from error
-        return size
+        return written["bytes"]
 
     def clear(self) -> None:
         """Remove the pieces of snapshots that were never finished."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..comparing import Shown
+from ..comparison import Shown
 
 NOTHING = "0-0"  #: the entry before the first
 
@@ -62,6 +62,6 @@ class Top:
         return int(self.entry.partition("-")[0])
 
     def shown(self) -> Shown:
-        """Return it as `tracker.journal.comparing` takes it."""
+        """Return it as `tracker.journal.comparison` takes it."""
         term, _, number = self.accepted.partition("-")
         return Shown(self.term, self.last, self.owner, self.next_base, self.has_log, (int(term), int(number)))

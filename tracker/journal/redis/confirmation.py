@@ -11,7 +11,7 @@ from typing import Any, Final
 import redis
 
 from ..interface import JournalError
-from .connecting import connect, is_full
+from .connection import connect, is_full
 from .keys import Keys
 from .top import Top
 
@@ -20,7 +20,7 @@ _WAIT_MS: Final = 500  # for which it waits for its replicas
 _KEPT_MS: Final = 60_000  # how long the write is kept
 
 
-class Confirming:
+class Confirmation:
     """The question, on a connection of its own.
 
     Args:
