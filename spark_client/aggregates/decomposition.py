@@ -135,7 +135,6 @@ def _united(whole: Aggregate, fitted: Sequence[Aggregate], rows: DataFrame) -> A
     Args:
         whole: the expression.
         fitted: they, for the types of these rows.
-        rows: the rows.
     """
     assert whole.combined is not None
     function = whole.combined[0]

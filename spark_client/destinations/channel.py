@@ -163,9 +163,6 @@ class Channel(ABC):
     def check_session(self, spark: SparkSession) -> None:  # noqa: B027 - most travel under any settings
         """Look at the settings under which rows are to be sent or received.
 
-        Args:
-            spark: the session.
-
         Raises:
             UsageError: what is received would not be what was sent.
         """
@@ -175,7 +172,6 @@ class Channel(ABC):
         """Return what the receiving query reads.
 
         Args:
-            spark: the session.
             wake_ups: a stream whose rows only make a batch happen.
             max_epochs: at most so many of the senders' epochs in a batch; None: as many as the channel likes.
         """
@@ -185,7 +181,6 @@ class Channel(ABC):
         """Return the rows of a batch of `stream`, each once; the same when the epoch is replayed.
 
         Args:
-            batch: it.
             query: who receives.
             epoch: the batch's number.
 
@@ -198,7 +193,6 @@ class Channel(ABC):
         """Return the rows as a plain stream, for queries with native stateful operators.
 
         Args:
-            spark: the session.
             max_epochs: as for `stream`.
         """
 

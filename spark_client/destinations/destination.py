@@ -115,7 +115,6 @@ class Destination(ABC):
         Args:
             schema: of the rows.
             release: that they are results of; None: they are rows of a stream.
-            spark: the session.
 
         Raises:
             UsageError: something could not.

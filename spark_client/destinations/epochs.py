@@ -59,7 +59,6 @@ def epochs_of(
     """Return the stream: ``sender``, ``epoch``.
 
     Args:
-        spark: the session.
         segment: of the channel.
         store: where its epochs are.
         wake_ups: a stream whose rows make a batch happen; they come as rows of nulls.

@@ -108,9 +108,6 @@ class ChannelOutput:
     def check(self, rows: DataFrame) -> None:
         """Look at rows that are to be sent, before it is settled that they are.
 
-        Args:
-            rows: them.
-
         Raises:
             TrackingError: they cannot be sent, nor be set aside.
         """

@@ -69,7 +69,6 @@ def values_of(rows: DataFrame, what: str, advice: str) -> Iterator[tuple[Any, ..
     """Yield the values of rows, partition by partition; instants as datetimes in UTC.
 
     Args:
-        rows: them.
         what: they are to go to, for the message.
         advice: what makes such rows fit.
 

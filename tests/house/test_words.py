@@ -28,9 +28,7 @@ RETIRED: dict[str, dict[str, str]] = {
         **dict.fromkeys(["intake", "Intake"], "BatchInput"),
         **dict.fromkeys(["ending", "Ending"], "EpochEnds"),
         **dict.fromkeys(["Account"], "RowTally"),
-        **dict.fromkeys(
-            ["Sent", "Sunk", "Function", "Routed"], "ChannelOutput, SinkOutput, ForeachBatchOutput, RoutedOutput"
-        ),
+        **dict.fromkeys(["Sent", "Sunk", "Function", "Routed"], "ChannelOutput, SinkDestination, FunctionDestination"),
         **dict.fromkeys(["Unspoken", "WithDelay"], "ManualFront, BoundedOutOfOrderness"),
         **dict.fromkeys(["Way", "rides", "xors", "must_count", "counts_labels"], "CountingMode, CountingPlan"),
     },
