@@ -1,7 +1,7 @@
-"""What `Tracker.check` says before a command is what becomes of it; and it changes nothing.
+"""What `Tracker.prepare` refuses is refused, and what it prepares is carried out; preparing changes nothing.
 
-A server asks it before it journals a command. So it must find each refusal that would change nothing, refuse nothing
-that would be taken, and let a command pass that settles what earlier runs left.
+A server prepares a command before it journals it. So that must find each refusal that would change nothing, refuse
+nothing that would be taken, and let a command pass that settles what earlier runs left.
 """
 
 from __future__ import annotations

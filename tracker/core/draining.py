@@ -118,12 +118,12 @@ def confirm(job: Job) -> None:
 def _everything_has_ended(job: Job) -> bool:
     if job.is_open():
         return False
-    return not (job.fronts.unfinished() if job.fronts else job.has_open_producers())
+    return not (job.fronts.unfinished() if job.fronts else job.open_producers())
 
 
 def _nothing_is_under_way(job: Job) -> bool:
     # The accumulators last: they are looked at when everybody has stopped, and not with each report before.
-    return not uncommitted(job) and not job.has_open_producers() and not unbalanced(job).any()
+    return not uncommitted(job) and not job.open_producers() and not unbalanced(job).any()
 
 
 def uncommitted(job: Job) -> list[str]:

@@ -184,9 +184,9 @@ def check_cancel_drain(job: Job | None, pending: Mapping[str, DrainRecord], comm
 
 def check_delete(job: Job, command: DeleteJob) -> None:
     """Refuse to delete a job that somebody may be reporting to."""
-    open_producers = job.has_open_producers()
-    if open_producers and not command.force:
+    running = job.open_producers()
+    if running and not command.force:
         raise Refused(
             Refusal.JOB_ACTIVE,
-            f"producers {open_producers} have not closed their runs; close the runs first, or set force",
+            f"producers {running} have not closed their runs; close the runs first, or set force",
         )

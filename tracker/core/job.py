@@ -151,7 +151,7 @@ class Job:
         """Return how many epochs are staged, of all producers."""
         return sum(len(producer.staged) for producer in self.producers.values())
 
-    def has_open_producers(self) -> list[str]:
+    def open_producers(self) -> list[str]:
         """Return the producers whose current run has not closed."""
         return [producer.name for producer in self.producers.values() if producer.run is not None]
 

@@ -226,7 +226,7 @@ class JobView:
             job.accounts.open,
             job.accounts.cells.in_flight,
             tuple(draining.uncommitted(job)),
-            tuple(job.has_open_producers()),
+            tuple(job.open_producers()),
             None if job.drain.state is DrainState.NOT_DRAINING else job.drain.mode,
             _unbalanced(job),
         )
