@@ -105,7 +105,7 @@ OLDEST ?= /usr/bin/python3
 	@touch $@
 
 test-oldest: $(STAMP) .cache/oldest/.installed #- what needs no Spark query, on the system's own Python; OLDEST=PATH: on another one
-	@.cache/oldest/bin/python -m pytest $(PARALLEL) tests/core tests/upgrade tests/journal tests/spark/test_unpacking.py -m "not slow"
+	@.cache/oldest/bin/python -m pytest $(PARALLEL) tests/core tests/upgrade tests/store tests/journal tests/spark/test_unpacking.py -m "not slow"
 
 test-matrix: $(STAMP) #- Spark's private interfaces, and some Spark tests, on every supported Spark; ARGS="4.1"
 	@$(BIN)/python scripts/test_matrix.py $(ARGS)

@@ -1,0 +1,1 @@
+"""Stores of files: directories, buckets, and what fsspec knows."""
