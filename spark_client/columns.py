@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
@@ -14,6 +15,10 @@ from spark_client.spark_internals.columns import plain_name
 
 TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in every `select`
 
+
+_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
+#: Whose text is the same wherever and by whomever it is made, and equal only if it is the same.
+TEXTS: Final = (T.StringType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType())
 
 ColumnOrName: TypeAlias = Column | str
 
@@ -83,6 +88,12 @@ def bytewise(df: DataFrame, value: ColumnOrName) -> Column:
     return F.collate(column(value), "UTF8_BINARY") if " collate " in kind else column(value)
 
 
+def fold(spark: SparkSession) -> Callable[[str], str]:
+    """Return how names of columns are compared in a session: as they are, or whatever their case."""
+    sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    return str if sensitive else str.lower
+
+
 def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
     """Return the field that a column gives on these rows.
 
@@ -94,3 +105,17 @@ def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
     except Exception as error:
         available = ", ".join(name for name in df.columns if name != TRACKER)
         raise UsageError(f"{what}={value!r} is not a column of the rows, which have: {available}") from error
+
+
+def texts(values: pa.Array) -> pa.Array:
+    """Return values as strings; a dictionary of strings stays one."""
+    return values if pa.types.is_dictionary(values.type) else values.cast(pa.string())
+
+
+def as_column_has_it(text: str, kind: str) -> str:
+    """Return a value as the source's column has it: Spark takes a path's ``07`` for the number 7.
+
+    >>> as_column_has_it("07", "int"), as_column_has_it("07", "string")
+    ('7', '07')
+    """
+    return str(int(text)) if kind in _WHOLE else text

@@ -185,15 +185,6 @@ def storable(kind: T.DataType) -> bool:
     return not isinstance(kind, T.NullType | T.CalendarIntervalType)
 
 
-def sortable(kind: T.DataType) -> bool:
-    """Return whether Spark sorts by values of a type: not by maps, and by nothing that holds one."""
-    if isinstance(kind, T.StructType):
-        return all(sortable(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return sortable(kind.elementType)
-    return not isinstance(kind, T.MapType)
-
-
 def result_field(rows: DataFrame, aggregate: Aggregate) -> T.StructField:
     """Return the type that Spark itself gives the aggregate over these rows, and whether it may be null."""
     field = _field(rows, "", aggregate.native)

@@ -42,7 +42,6 @@ from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.observations import observe
 from spark_client.storage.directories import check_store, local_path, read_json
 from spark_client.trackers.jobclient import JobClient
-from spark_client.windows.belonging import requirement
 
 _log = logging.getLogger("spark_client")
 
@@ -208,7 +207,7 @@ class Assembly:
             probe, values = replace(probe, promises=TaskPromises.of(front)), front.values()
         counted = probe.on(rows.reader.native(), values)
         ends = self._kept_events("Ended,Late", segment, f"state of {segment}", **{AWAITS: str(checkpoint)})
-        return with_ends(keyed, stream.apply(counted).where(requirement(keyed.rule)), ends)
+        return with_ends(keyed, stream.apply(counted).where(keyed.rule.requirement), ends)
 
     def _check_declared(self, plan: QueryPlan, tracked: FunctionQuery, kept: Mapping[str, int]) -> None:
         """Check whether the query is still what it was when it wrote its checkpoint.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate
 from spark_client.api.assembly import state_segment
@@ -31,10 +30,9 @@ from spark_client.plan.streams import Stream
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
 from spark_client.spark_internals.expressions import expression_form
-from spark_client.spark_internals.plans import is_plain
 from spark_client.storage.databases import Connection
-from spark_client.windows.belonging import OnBadRows, belonging, in_range
-from spark_client.windows.declaration import Window, dated, declare, zone_by_row
+from spark_client.windows.belonging import OnBadRows
+from spark_client.windows.declaration import Window, declare
 from spark_client.windows.durations import Duration
 
 
@@ -91,21 +89,18 @@ class Declarations:
         """
         _check_source(df, segment, front)
         named = {"scope": scope, "window": window and window[0], "substream": substream}
-        window = window and dated(df, window)
-        rule, *keys = declare(df, scope, window, substream)
-        zone = zone_by_row(window)
+        declared = declare(df, scope, window, substream)
+        rule = declared.rule
         for value in identity:
             resolve(df, value, "identity")
         chosen = ManualFront() if front is None else copy.copy(front)  # what it learns here is of this source alone
-        if (rule.slide or rule.shared) and not chosen.overlapping:
+        if rule.several and not chosen.overlapping:
             raise UsageError(
-                f"{chosen!r} names one window by a time, or by a row, and of sliding, session, nested there are "
-                "several: use Frontier('10 minutes'), or no front and tracking.finish(source)"
+                f"{chosen!r} names one window by a time, or by a row, and of {rule.called} there are several: "
+                "use Frontier('10 minutes'), or no front and tracking.finish(source)"
             )
-        when = window[0] if window is not None else substream
-        assert when is not None
-        belongs = belonging(df, rule, scope, when, chosen.conditions(df), on_bad_rows, zone)
-        scope_of, name_of, end_of = (belongs.guarded(key) for key in keys)
+        belongs = declared.belonging(chosen.conditions(df), on_bad_rows)
+        scope_of, key_of = belongs.guarded(declared.scope), belongs.guarded(declared.key)
         self._graph.declare(segment)
         self._graph.consume(segment)
         self._graph.rules[segment] = rule
@@ -113,19 +108,17 @@ class Declarations:
         origin = Source(
             segment,
             rule,
-            (scope_of, name_of, end_of),
+            (scope_of, key_of),
             belongs,
             tuple(bytewise(df, value) for value in identity),
             chosen,
             self._tracking.job,
-            names_of([each for each in (scope, when, zone, *identity) if each is not None]),
-            derived_layout(rule, scope, when) if all(is_plain(df, c) for c in (scope, when) if c is not None) else None,
+            names_of([*declared.read, *identity]),
+            derived_layout(rule, scope, declared.given) if declared.plain else None,
             counted,
             {name: expression_form(df, column(value)) for name, value in named.items() if value is not None},
         )
-        key = F.unix_micros(end_of) if rule.by_end and not rule.slide else name_of
-        time = in_range(df, window[0], rule) if window is not None else None
-        chosen.bind(SourceRows(segment, df, rule, scope_of, key, time))
+        chosen.bind(SourceRows(segment, df, rule, scope_of, rule.plain(key_of), declared.time))
         self._graph.declare_fronts(chosen.names, segment)
         chosen.live(self._tracking.spark)  # refuses here what it could not look for when the query starts
         reader = SourceReader(df, origin)

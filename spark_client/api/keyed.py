@@ -20,6 +20,7 @@ from spark_client.destinations.sink import Sink
 from spark_client.errors import UsageError
 from spark_client.plan.keyed import KeyedPlan, declare
 from spark_client.spark_internals.state_stores import PROVIDER, ROCKSDB, is_rocksdb, provider_of
+from spark_client.windows.substreams import Ability
 
 
 class KeyedResults:
@@ -85,7 +86,7 @@ class KeyedWriter(TrackedWriter):
 def schema_of(keyed: KeyedPlan, rows: Readable) -> T.StructType:
     """Return the schema of the results of keyed state of some rows."""
     tracked = F.col(TRACKER)
-    own = keyed.rule.result_columns(tracked["scope"], tracked[keyed.rule.keys[1]])
+    own = keyed.rule.result_columns(tracked["scope"], tracked[keyed.rule.key_field])
     return T.StructType([*rows.df.select(*own).schema.fields, *keyed.made.fields])
 
 
@@ -102,11 +103,7 @@ def declared(stream: TrackedStream, processor: Any, schema: T.StructType | str) 
             f"{pyspark.__version__}. Until you upgrade, keep the rows and make the results at the end: "
             "tracking.release(stream, columns=[…]).applyInPandas(…)"
         )
-    if source.rule.shared:
-        raise UsageError(
-            f"transform_with_state: {stream.segment!r} has {source.rule.called}, which release makes: give the source "
-            "a window=(…) or a substream= of which each row has one"
-        )
+    source.rule.require(Ability.KEYED, f"transform_with_state of {stream.segment!r}")
     check_provider(stream.readable.df.sparkSession)
     if not source.exact:
         raise UsageError(

@@ -114,7 +114,7 @@ def check_start(
     check_grouping(spark)
     reads = list(reads)
     for stream in reads:
-        if stream.input.rule.time == WALL:
+        if stream.input.rule.clock == WALL:
             check_wall_clock(spark, f"the window of {stream.segment!r}")
     segments = {stream.segment for stream in reads}
     for other in started:

@@ -16,6 +16,7 @@ from spark_client.datasource.watermark import TimeSemantics
 from spark_client.errors import UsageError
 from spark_client.plan.keyed import SubstreamProcessor
 from spark_client.windows.eventtime import WALL
+from spark_client.windows.substreams import Ability
 
 
 class StatefulDeclarations:
@@ -51,28 +52,12 @@ class StatefulDeclarations:
         field = resolve(stream.readable.df, time, "with_watermark")
         if field.dataType.simpleString() != "timestamp":
             raise UsageError(f"with_watermark({time!r}): a timestamp is needed, not {field.dataType.simpleString()}")
-        if source.rule.time == WALL:
+        if source.rule.clock == WALL:
             raise UsageError(
                 f"with_watermark({time!r}): {stream.segment!r} has windows over a timestamp_ntz, and a watermark over "
                 "a timestamp is on another clock: give the source window=(…) over a timestamp"
             )
-        if source.rule.slide:
-            raise UsageError(
-                f"with_watermark: the rows of {stream.segment!r} are in several windows each, and Spark's operators "
-                "would count them as often: give the source window=(time, '1 minute'), and let Spark's window slide"
-            )
-        if source.rule.shared:
-            raise UsageError(
-                f"with_watermark: {stream.segment!r} has {source.rule.called}, which release makes: give the source "
-                "window=(time, '1 minute'), and let Spark's session_window or window make them"
-            )
-        if source.rule.calendar is not None and source.rule.calendar.by_row:
-            raise UsageError(
-                f"with_watermark: the windows of {stream.segment!r} are cut in a zone of each row, and there is one "
-                "watermark for all: give the source window=(time, '1 minute')"
-            )
-        if not source.rule.windows:
-            raise UsageError("with_watermark needs substreams that are windows of time: the source's window=(…)")
+        source.rule.require(Ability.WATERMARK, f"with_watermark of {stream.segment!r}")
         self._assembly.definition.require_progress()
         if not source.exact:
             raise UsageError(

@@ -25,7 +25,7 @@ from spark_client.plan.releases import ReleasePlan
 from spark_client.release.declaring import results_schema
 from spark_client.storage.directories import local_path
 from spark_client.trackers.jobclient import JobClient
-from spark_client.windows.substreams import Substreams
+from spark_client.windows.substreams import Ability, Substreams
 
 
 class Starter(Protocol):
@@ -179,11 +179,7 @@ class TrackedWriter(QueryOptions):
         """
         if self.release is None:
             raise UsageError("a receipt is for what tracking.release has released: this query only sends rows on")
-        if self.release.rule.shared:
-            raise UsageError(
-                f"receipts: there are none for {self.release.rule.called}: a row of {self.rows.plan.segment!r} is an "
-                "element of several substreams at the tracker, and their counts are not those of results"
-            )
+        self.release.rule.require(Ability.RECEIPTS, f"receipts of {self.rows.plan.segment!r}")
         if isinstance(to, str | os.PathLike):
             local_path(to, "the path of the receipts,")
         self.to_receipts, self.given_up = to, given_up

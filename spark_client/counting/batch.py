@@ -196,7 +196,7 @@ class BatchInput:
         """Count them, by an aggregation of its own."""
         rows, rule = self._tracked(self._raw), self._input.rule
         if self._input.belonging is not None:
-            rows = rows.where(rule.end_or_name().isNotNull())  # a step may have dropped the others
+            rows = rows.where(rule.key.isNotNull())  # a step may have dropped the others
         return by_substream(rows, rule, self.plan.grouped, self.plan.xor_by_substream)
 
     def read_the_rest(self) -> None:

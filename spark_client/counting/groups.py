@@ -37,7 +37,7 @@ def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) ->
     groups: list[Group] = []
     for (scope, key), values in folded:
         if scope is None or key is None:
-            what = rule.scope if scope is None else ("the time of the window" if rule.windows else rule.name)
+            what = rule.scope if scope is None else rule.keyed_by
             raise TrackingError(
                 f"{values['_rows']} rows belong to no substream: {what} is null in them. Drop or repair them before "
                 "they are tracked, for example raw.where('… is not null')"
@@ -49,9 +49,8 @@ def groups_of(folded: Iterable[tuple[Key, dict[str, Any]]], rule: Substreams) ->
 
 def add_groups(report: Report, segment: str, direction: Direction, groups: Sequence[Group], rule: Substreams) -> None:
     """Put counted rows into a report: each as an element of all substreams that the tracker knows it as."""
-    if rule.shared:
-        groups = [(each, values) for substream, values in groups for each in rule.tracked_as(substream)]
-    for (scope, name, end_time), values in groups:
+    tracked = ((each, values) for substream, values in groups for each in rule.tracked_as(substream))
+    for (scope, name, end_time), values in tracked:
         rows, xor = values["_rows"], values["_xor"]
         if direction == "passing":
             report.add(segment, scope, name, 0, sent=rows, received=rows, end_time=end_time)
@@ -75,7 +74,7 @@ def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Colum
     """
     xor = {"_xor": F.bit_xor(F.col(f"{TRACKER}.label"))} if labels else {}
     aggregates = {"_rows": F.count("*"), **xor, **measures}
-    scope, key = F.col(f"{TRACKER}.scope").alias("_scope"), rule.end_micros().alias("_key")
+    scope, key = F.col(f"{TRACKER}.scope").alias("_scope"), rule.plain(rule.key).alias("_key")
     grouped = rows.groupBy(scope, key).agg(*[value.alias(name) for name, value in aggregates.items()])
     collected = [row.asDict() for row in grouped.collect()]
     return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in collected), rule)

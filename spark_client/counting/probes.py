@@ -184,7 +184,7 @@ class ExecutorProbe:
             if batch.num_rows:
                 partition = batch.column(_PARTITION)[0].as_py()
             tracked = batch.column(TRACKER)
-            scopes, keys = tracked.field("scope"), tracked.field(self.rule.keys[1])
+            scopes, keys = tracked.field("scope"), tracked.field(self.rule.key_field)
             unite(counted, fold_labels(scopes, keys, None if self.direction == "passing" else tracked.field("label")))
             if self.promises is not None:
                 self.promises.see(seen, batch, scopes, keys)

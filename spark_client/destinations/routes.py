@@ -22,6 +22,7 @@ from spark_client.plan.batches import BatchId, Counted, SetAside
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
 from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet
+from spark_client.windows.substreams import Ability
 
 _ROUTE: Final = "_tracker_route"
 
@@ -66,10 +67,10 @@ def check_results(release: ReleasePlan) -> None:
     Raises:
         UsageError: a release makes such results.
     """
+    release.rule.require(Ability.CHANNEL, f"release of {release.stream.segment!r}")
     kept = "rows that a release keeps, and what a function makes of results,"
     refused = [
         (release.kept or release.function, kept, "nothing would tell results of one key apart"),
-        (release.rule.shared, release.rule.called, "they would be elements of substreams that may be over"),
         (release.early is not None, "results with early=…", "early ones would be elements of their own"),
         (release.completeness, "results with completeness=True", "who receives asks for it there"),
         (release.revisions, "results with revisions=True", "they would be elements of substreams that are over"),

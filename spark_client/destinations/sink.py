@@ -13,7 +13,8 @@ from spark_client.destinations.destination import HIDDEN, EarlyOutput, Place
 from spark_client.errors import UsageError
 from spark_client.plan.batches import BatchId, Counted
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL, ReleasePlan
+from spark_client.plan.releases import AS_OF, FINAL, ReleasePlan
+from spark_client.windows.substreams import COMPLETENESS
 
 BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
 

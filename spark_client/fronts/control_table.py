@@ -12,7 +12,8 @@ from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.front import SourceRows
-from spark_client.fronts.timetable import count_of, when_of
+from spark_client.fronts.timetable import count_of
+from spark_client.windows.substreams import Ability
 
 
 class ControlTable(ByCount):
@@ -59,7 +60,7 @@ class ControlTable(ByCount):
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
         if self.through is not None:
-            self.check_through()
+            source.rule.require(Ability.THROUGH, repr(self))
 
     def live(self, spark: SparkSession) -> LiveCounts:
         return _LiveTable(self, spark)
@@ -83,11 +84,11 @@ class _LiveTable(LiveCounts):
         for row in rows:
             values = list(row)
             if len(values) > place + 1:
-                values[place : place + 2] = [when_of(row[place], rule, repr(self.front)), count_of(row[place + 1])]
+                values[place : place + 2] = [rule.when_of(row[place], repr(self.front)), count_of(row[place + 1])]
             listed.append(values)
         counts = timetable.read(self._spark, listed, rule)
         self._table = found
-        return Found(counts, when_of(through, rule, repr(self.front)))
+        return Found(counts, rule.when_of(through, repr(self.front)))
 
     def _rows(self) -> tuple[Any, list[tuple[Any, ...]]]:
         """Return what the statements return: first how far it is complete, so that a row which that covers is there."""

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.front import AT_ONCE, Front, GivenCounts, Group, LiveFront, OpenRun, Promises, Rows
-from spark_client.windows.substreams import Substream
+from spark_client.windows.substreams import Ability, Substream
 from tracker.client import Expected, Finish, Frontier
 from tracker.contract.promises import CommitPromise
 
@@ -68,19 +68,6 @@ class ByCount(Front):
         self.given = {**self.given, **counts}
         self.given_through = max((each for each in (self.given_through, end) if each is not None), default=None)
 
-    def check_through(self) -> None:
-        """Refuse a time up to whose window counts are complete, where rows do not have windows in common.
-
-        Raises:
-            UsageError: substreams are named, or each row has a zone of its own.
-        """
-        rule = self.rule
-        if not rule.windows or (rule.calendar is not None and rule.calendar.by_row):
-            raise UsageError(
-                f"{self!r}: through= is a time, for windows that all rows have in common: leave it out for named "
-                "substreams, or zones of each row"
-            )
-
     def live(self, spark: SparkSession) -> LiveCounts:
         return LiveCounts(self, spark)
 
@@ -130,7 +117,7 @@ class LiveCounts(LiveFront):
         ends = [substream.end_time for substream in due if substream.end_time is not None]
         last = max(ends, default=None) if self.front.complete else None
         if through is not None:
-            self.front.check_through()
+            self._rule.require(Ability.THROUGH, repr(self.front))
             row = (through, 0) if self._rule.scope is None else ("", through, 0)
             (window,) = timetable.read(self._spark, [row], self._rule)
             ends.append(window.end_time or 0)

@@ -10,18 +10,19 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.columns import as_column_has_it
 from spark_client.errors import UsageError
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.front import SourceRows
-from spark_client.fronts.timetable import as_column_has_it, when_of
 from spark_client.spark_internals.file_log import FilesRead
-from spark_client.windows.substreams import Substream
+from spark_client.windows.substreams import Ability, Substream
 
 ReadFiles: TypeAlias = Callable[[list[str]], DataFrame]
 
@@ -54,11 +55,7 @@ class ByFiles(ByCount):
             raise UsageError(
                 f"{self!r}: {have} has a scope, and {has_not} has none: give scope= to both, or to neither"
             )
-        if source.rule.calendar is not None and source.rule.calendar.by_row:
-            raise UsageError(
-                f"{self!r}: each row of the source has a time zone of its own, which no directory and no manifest has: "
-                "give Schedule(function), with rows of (scope, when, count, zone)"
-            )
+        source.rule.require(Ability.ZONE, repr(self))
 
     def row(self, values: Mapping[str, Any], count: Any) -> list[Any]:
         """Return a row of a schedule: the scope, if there is one, the name or time, and the count.
@@ -72,7 +69,7 @@ class ByFiles(ByCount):
             row.append(as_column_has_it(str(values[self.scope]), self.rule.scope_type))
         if self.when is not None:
             value = values[self.when]
-            row.append(when_of(value if self.rule.windows else str(value), self.rule, repr(self)))
+            row.append(self.rule.when_of(value if value is None or isinstance(value, date) else str(value), repr(self)))
         return [*row, count]
 
     @property

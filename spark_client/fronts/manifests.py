@@ -19,10 +19,10 @@ from spark_client.fronts import timetable
 from spark_client.fronts.counts import LiveCounts
 from spark_client.fronts.front import SourceRows
 from spark_client.fronts.load_files import ByFiles, LiveFiles, ReadFiles, reason_of
-from spark_client.fronts.timetable import as_column_has_it, count_of
+from spark_client.fronts.timetable import count_of
 from spark_client.spark_internals.file_log import FilesRead
 from spark_client.storage.directories import local_pattern
-from spark_client.windows.substreams import Substream
+from spark_client.windows.substreams import Ability, Substream
 
 _log = logging.getLogger("spark_client")
 
@@ -79,11 +79,10 @@ class Manifests(ByFiles):
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
-        if self.when is None and (source.rule.windows or self.scope is not None):
-            raise UsageError(
-                f"{self!r}: a manifest's name is that of a substream without a scope, and this source has windows, or "
-                "scopes: give when='field' of the entries"
-            )
+        if self.when is None:
+            source.rule.require(Ability.NAMES, repr(self))
+            if self.scope is not None:
+                raise UsageError(f"{self!r}: a manifest's name has no scope: give when='field' of the entries")
 
     def live(self, spark: SparkSession) -> LiveCounts:
         return _LiveManifests(self, spark)
@@ -142,7 +141,7 @@ class _LiveManifests(LiveFiles):
         if front.when is None:
             if not rows:  # it may be half of one, which is read again
                 raise ValueError(f'manifest {place} has no entry: write {{"{front.rows}": 0}} if its load has no rows')
-            name = as_column_has_it(os.path.splitext(os.path.basename(place))[0], front.rule.name_type)
+            name = front.rule.when_of(os.path.splitext(os.path.basename(place))[0], repr(front))
             rows = [[name, sum(row[-1] for row in rows)]]
         return timetable.added_up(self._spark, rows, front.rule), named
 

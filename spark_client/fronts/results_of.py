@@ -173,7 +173,7 @@ class ReceiptCounts:
         self._counts: dict[Substream, int] = {}
         self._changed: set[Substream] = set()  # whose receipts are not added up yet
         self._open: set[Substream] = set()  # that have ended without being complete
-        self._windows: dict[str, bool] = {}  # of a calendar, by name: whether the source has it; checked all at once
+        self._names: dict[str, bool] = {}  # of substreams: whether the source has them; checked all at once
 
     def read(self) -> Found | None:
         """Add up what is new.
@@ -203,7 +203,7 @@ class ReceiptCounts:
                 known.append(one)
                 known.sort()
                 changed.add(substream)
-        self._check_windows()
+        self._check_names()
         if not changed:
             return None
         for substream in changed:
@@ -279,53 +279,34 @@ class ReceiptCounts:
                 f"{self._front!r}: the other job has scopes, such as {scope!r}, and this source has none, so nobody "
                 "can tell when the last of them has ended: give source(…, scope=…)"
             )
-        if rule.by_end:
-            fits = end is not None and (end - rule.offset) % rule.length == 0 and rule.window_name(end) == name
-        else:
-            fits = (end is not None) == rule.windows
-        if not fits:
+        substream = Substream(scope or "", name, end)
+        if not rule.has(substream):
             raise self._other(name)
-        if rule.calendar is not None:
-            self._windows.setdefault(name, False)
-        return Substream(scope or "", name, end if rule.windows else None)
+        self._names.setdefault(name, False)
+        return substream
 
     def _other(self, name: str) -> UsageError:
         """Return the error for a substream of the other job that is none of the source's."""
         rule = self._rule
         assert rule is not None
-        own = f"windows such as {rule.window_name(rule.offset)}" if rule.by_end else _kind(rule.windows)
         return UsageError(
-            f"{self._front!r}: the other job's {name!r} is none of this source's substreams, which are {own}: "
+            f"{self._front!r}: the other job's {name!r} is none of this source's substreams, which are {rule.example}: "
             "declare the source with the same windows, or names. For longer ones, release the same ones here, and "
             "longer ones in a step behind"
         )
 
-    def _check_windows(self) -> None:
-        """Check whether the new windows of a calendar are the source's own: days are no months, here nor elsewhere.
+    def _check_names(self) -> None:
+        """Check whether the new substreams are the source's own.
 
         Raises:
             UsageError: one is not.
         """
-        if not (news := [name for name, known in self._windows.items() if not known]):
+        rule, news = self._rule, [name for name, known in self._names.items() if not known]
+        if rule is None or not news:
             return
-        rule, spark = self._rule, self._spark
-        assert rule is not None
-        assert rule.calendar is not None
-        try:
-            bounds = [(eventtime.micros_in(start), eventtime.micros_in(end)) for start, end in map(_parts, news)]
-        except ValueError:
-            raise self._other(news[0]) from None
-        if rule.calendar.by_row:  # a receipt has no zone: what can be told is how long a window is
-            own = {rule.interval(start, end) for start, end in bounds if rule.calendar.may_have(end - start)}
-        else:
-            assert spark is not None
-            starts = spark.createDataFrame([(start,) for start, _ in bounds], "start long")
-            keys = starts.select(rule.bounds_of(F.col("start"), rule.calendar.zone_of(None))).collect()
-            own = {rule.substream(None, key).name for (key,) in keys if key is not None}
-        for name in news:
-            if name not in own:
-                raise self._other(name)
-            self._windows[name] = True
+        if unlike := rule.unlike(self._spark, news):
+            raise self._other(min(unlike, key=news.index))
+        self._names.update(dict.fromkeys(news, True))
 
     # ---------------------------------------------------------------- where they are
 
@@ -377,16 +358,6 @@ def _micros(receipt: Mapping[str, Any]) -> int | None:
 def _how(receipt: _Receipt) -> str:
     """Return how a substream has ended."""
     return "drained" if receipt.by_drain and receipt.reason == _COMPLETE else receipt.reason
-
-
-def _parts(name: str) -> tuple[str, str]:
-    """Return the bounds in a window's name."""
-    start, _, end = name.partition("/")
-    return start, end
-
-
-def _kind(windows: bool) -> str:
-    return "windows of a calendar" if windows else "names, not windows"
 
 
 def _shown(substream: Substream) -> str:

@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -22,9 +23,8 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.columns import session_zone, text_of
 from spark_client.errors import UsageError
 from spark_client.windows import eventtime
-from spark_client.windows.calendars import is_zone, midnight_of
-from spark_client.windows.eventtime import DATE, DAY, INSTANT, WALL
-from spark_client.windows.substreams import Substream, Substreams
+from spark_client.windows.eventtime import DATE, DAY, INSTANT, WALL, is_zone, midnight_of
+from spark_client.windows.substreams import Substream, Substreams, Windows
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
@@ -97,8 +97,7 @@ def _checked(width: int, rule: Substreams, columns: object) -> None:
 
 def _columns(rule: Substreams) -> list[str]:
     """Return what a row of a schedule has."""
-    zoned = rule.calendar is not None and rule.calendar.by_row
-    return [*(["scope"] if rule.scope is not None else []), "when", "count", *(["zone"] if zoned else [])]
+    return [*(["scope"] if rule.scope is not None else []), "when", "count", *(["zone"] if rule.zoned else [])]
 
 
 # ---------------------------------------------------------------- tables
@@ -112,24 +111,35 @@ def _of_table(table: DataFrame, rule: Substreams) -> list[_Row]:
     if types["count"] not in _INTEGERS:
         raise UsageError(f"Schedule: the counts of rows are {types['count']}: cast them to bigint")
     scope = F.lit("") if rule.scope is None else _text(named, "scope", rule.scope_type)
-    if rule.calendar is not None:
-        zone = _zone(rule, F.col("zone")) if "zone" in types else rule.calendar.zone_of(None)
-        key = rule.bounds_of(_micros(F.col("when"), types["when"], rule, zone), zone)
-    elif rule.windows:
-        key = F.unix_micros(rule.end_after(_micros(F.col("when"), types["when"], rule, None)))
-    else:
-        key = _text(named, "when", rule.name_type)
+    key = rule.scheduled(_Table(named))
     return [(row[0], row[1], row[2]) for row in named.select(scope, key, F.col("count").cast("bigint")).collect()]
 
 
-def _zone(rule: Substreams, given: Column) -> Column | None:
+@dataclass(frozen=True)
+class _Table:
+    """The column ``when`` of a schedule that is a table."""
+
+    table: DataFrame
+
+    def names(self, kind: str) -> Column:
+        return _text(self.table, "when", kind)
+
+    def times(self, rule: Windows) -> Column:
+        zone = _zone(rule)
+        kind = self.table.schema["when"].dataType.simpleString()
+        return rule.plain(rule.key_at(_micros(F.col("when"), kind, rule, zone), zone))
+
+
+def _zone(rule: Windows) -> Column | None:
     """Return the zone of a schedule's row; null if Spark has none of that name; None: the source's times have no
     zone."""
-    assert rule.calendar is not None
-    return rule.calendar.zone_of(F.when(is_zone(given), given))
+    if not rule.zoned:
+        return rule.zone_of(None)
+    given = F.col("zone")
+    return rule.zone_of(F.when(is_zone(given), given))
 
 
-def _micros(when: Column, kind: str, rule: Substreams, zone: Column | None) -> Column:
+def _micros(when: Column, kind: str, rule: Windows, zone: Column | None) -> Column:
     """Return a schedule's time in microseconds, on the clock of the source's."""
     if kind == rule.time or (rule.time == DATE and kind == INSTANT):
         return eventtime.micros(when, kind)
@@ -142,13 +152,9 @@ def _micros(when: Column, kind: str, rule: Substreams, zone: Column | None) -> C
     )
 
 
-def _check_day(rule: Substreams) -> None:
+def _check_day(rule: Windows) -> None:
     """Check whether a day names a window, on whose clock it is the same everywhere."""
-    if rule.calendar is not None:
-        certain = not rule.calendar.offset
-    else:
-        certain = rule.time != INSTANT or not (rule.length % DAY or rule.offset % DAY)
-    if not certain:
+    if not rule.by_day:
         raise UsageError(
             "Schedule: its times are dates, and the source's windows are not whole days from midnight (over timestamp: "
             "in UTC, or of a calendar), so it is not certain which window a day means: give datetimes, with tzinfo "
@@ -172,12 +178,31 @@ def _of_values(spark: SparkSession, values: Iterable[Sequence[Any]], rule: Subst
     )
     place = _columns(rule).index("when")
     times = [row[place] for row in rows]
-    keys: Sequence[Any]
-    if rule.calendar is not None:
-        keys = _bounds_of(spark, times, [row[-1] if rule.calendar.by_row else None for row in rows], rule)
-    else:
-        keys = _ends_of(spark, times, rule) if rule.windows else _texts(spark, times, "when", rule.name_type)
+    zones = [row[-1] if rule.zoned else None for row in rows]
+    keys = rule.scheduled(_Values(spark, times, zones))
     return [(scope, key, row[place + 1]) for scope, key, row in zip(scopes, keys, rows, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The column ``when`` of a schedule that is values of Python, and the zones of its rows."""
+
+    spark: SparkSession
+    when: Sequence[Any]
+    zones: Sequence[str | None]
+
+    def names(self, kind: str) -> list[Any]:
+        return _texts(self.spark, self.when, "when", kind)
+
+    def times(self, rule: Windows) -> list[Any]:
+        known, dates = _known(self.spark, self.when, rule)
+        if dates:
+            rows = [(place, day, self.zones[place]) for place, day in dates]
+            table = self.spark.createDataFrame(rows, "place int, day date, zone string")
+            begins = table.select("place", _micros(F.col("day"), DATE, rule, _zone(rule)))
+            known |= {row[0]: row[1] for row in begins.collect()}
+        keys = rule.keys_at(self.spark, known, self.zones)
+        return [keys.get(place) for place in range(len(self.when))]
 
 
 def _texts(spark: SparkSession, values: Sequence[Any], what: str, kind: str) -> list[Any]:
@@ -213,36 +238,12 @@ def _text(table: DataFrame, name: str, kind: str) -> Column:
     return text_of(typed, kind)
 
 
-def _bounds_of(spark: SparkSession, times: Sequence[Any], zones: Sequence[Any], rule: Substreams) -> list[str | None]:
-    """Return the keys of the windows of a calendar that times fall into."""
-    known, dates = _known(spark, times, rule)
-    days = dict(dates)
-    rows = [(place, known.get(place), days.get(place), zone) for place, zone in enumerate(zones)]
-    table = spark.createDataFrame(rows, "place int, micros long, day date, zone string")
-    assert rule.calendar is not None
-    zone = _zone(rule, F.col("zone"))
-    begins = _micros(F.col("day"), DATE, rule, zone) if days else F.lit(None).cast("long")
-    named = table.select("place", rule.bounds_of(F.coalesce("micros", begins), zone))
-    return [name for _, name in sorted(named.collect())]
-
-
-def _ends_of(spark: SparkSession, times: Sequence[Any], rule: Substreams) -> list[int | None]:
-    """Return the ends of the windows that times fall into."""
-    known, dates = _known(spark, times, rule)
-    known |= _of_dates(spark, dates)
-    ends: list[int | None] = [None] * len(times)
-    for place, micros in known.items():
-        ends[place] = micros - (micros - rule.offset) % rule.length + rule.length
-    return ends
-
-
-def _known(
-    spark: SparkSession, times: Sequence[Any], rule: Substreams
-) -> tuple[dict[int, int], list[tuple[int, date]]]:
+def _known(spark: SparkSession, times: Sequence[Any], rule: Windows) -> tuple[dict[int, int], list[tuple[int, date]]]:
     """Times in microseconds, on the clock of the source's, by their places; and the dates that begin in some zone."""
     known: dict[int, int] = {}
     dates: list[tuple[int, date]] = []
     naive: list[tuple[int, datetime]] = []
+    begin_in_zone = rule.time == DATE or _zone(rule) is not None
     for place, time in enumerate(times):
         if isinstance(time, datetime):
             if rule.time != WALL and time.tzinfo is None:
@@ -250,7 +251,7 @@ def _known(
             else:
                 known[place] = eventtime.micros_of(time, rule.time)
         elif isinstance(time, date):
-            if rule.time == DATE or (rule.calendar is not None and rule.time == INSTANT):
+            if begin_in_zone:
                 dates.append((place, time))
             else:
                 _check_day(rule)
@@ -260,14 +261,6 @@ def _known(
                 f"Schedule: the time {time!r} is no date or datetime, and the source's windows are over {rule.time}"
             )
     return known | _of_naive(spark, naive), dates
-
-
-def _of_dates(spark: SparkSession, dates: Sequence[tuple[int, date]]) -> dict[int, int]:
-    """Return the instants at which dates begin in the session's zone, as Spark finds them for the source's column."""
-    if not dates:
-        return {}
-    table = spark.createDataFrame(list(dates), "place int, time date")
-    return {row[0]: row[1] for row in table.select("place", eventtime.micros(F.col("time"), DATE)).collect()}
 
 
 def _of_naive(spark: SparkSession, times: Sequence[tuple[int, datetime]]) -> dict[int, int]:
@@ -289,41 +282,6 @@ def _of_naive(spark: SparkSession, times: Sequence[tuple[int, datetime]]) -> dic
 
 
 # ---------------------------------------------------------------- texts of files, paths and databases
-
-
-def when_of(value: Any, rule: Substreams, where: str) -> Any:
-    """Return a substream's name or a time in its window, of a text.
-
-    Args:
-        value: the text; what is none is returned.
-        rule: of the source.
-        where: it was found, for the message.
-
-    Raises:
-        UsageError: it is no time, and substreams are windows.
-    """
-    if not isinstance(value, str):
-        return value
-    if not rule.windows:
-        return as_column_has_it(value, rule.name_type)
-    try:
-        if len(value) == len("2026-03-01"):
-            return date.fromisoformat(value)
-        return datetime.fromisoformat(f"{value[:-1]}+00:00" if value.endswith("Z") else value)
-    except ValueError:
-        raise UsageError(
-            f"{where}: {value!r} is no time in ISO 8601, and the source's substreams are windows: write 2026-03-01, or "
-            "2026-03-01T07:00:00Z"
-        ) from None
-
-
-def as_column_has_it(text: str, kind: str) -> str:
-    """Return a value as the source's column has it: Spark takes a path's ``07`` for the number 7.
-
-    >>> as_column_has_it("07", "int"), as_column_has_it("07", "string")
-    ('7', '07')
-    """
-    return str(int(text)) if kind in _INTEGERS else text
 
 
 def count_of(value: Any) -> Any:

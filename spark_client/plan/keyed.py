@@ -179,8 +179,7 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
     rows = T.StructType([field for field in df.schema.fields if field.name != TRACKER])
     if not rows.fields:
         raise UsageError("transform_with_state: the stream has no columns left for the processor: keep one in select")
-    rule = stream.input.rule
-    own = [*([] if rule.scope is None else [rule.scope]), "window" if rule.windows else str(rule.name)]
+    own = stream.input.rule.own
     if doubled := alike([*own, *made.fieldNames()], df.sparkSession):
         raise UsageError(
             f"transform_with_state: results have the columns {', '.join(own)} of their substream beside those of the "

@@ -13,23 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
-import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER, ColumnOrName, named, names_of
-from spark_client.windows.eventtime import INSTANT, LIMIT
+from spark_client.columns import TEXTS, TRACKER, ColumnOrName, named, names_of, texts
 from spark_client.windows.substreams import TRACKER_TYPE, Substreams
 
 LABEL: Final = "_tracker_label"
 ELSEWHERE: Final = "_tracker_elsewhere"
-
-#: Whose text is the same wherever and by whomever it is made, and equal only if it is the same.
-_TEXTS: Final = (T.StringType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType())
-
 
 #: Makes tracked rows of what files hold.
 Reader: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -105,8 +99,7 @@ class ExplicitLayout:
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
         tracked = batch.column(TRACKER)
-        scope, key = self.rule.keys
-        return tracked.field(scope), tracked.field(key), tracked.field("label")
+        return tracked.field("scope"), tracked.field(self.rule.key_field), tracked.field("label")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +123,13 @@ class DerivedLayout:
         types = {field.name: field.dataType for field in schema.fields}
         if LABEL in types or ELSEWHERE in types:
             return False
-        scope_fits = self.scope is None or types.get(self.scope) in _TEXTS
+        scope_fits = self.scope is None or types.get(self.scope) in TEXTS
         key = types.get(self.key)
-        if self.rule.slide or (self.rule.windows and not self.rule.by_end):
-            return False  # to derive a name costs more than to read it, and a row is in several windows
-        if self.rule.windows:
-            return scope_fits and key == T.TimestampType() and self.rule.time == INSTANT
-        return scope_fits and key in _TEXTS
+        return scope_fits and key is not None and self.rule.derives(key)
 
     @property
     def texts(self) -> Sequence[str]:
-        return self.names[:-1] if self.rule.windows else self.names
+        return self.names if self.rule.plain_type == "string" else self.names[:-1]
 
     @property
     def names(self) -> list[str]:
@@ -153,8 +142,7 @@ class DerivedLayout:
 
     def _derived(self) -> Mapping[str, Column]:
         scope = F.lit("") if self.scope is None else named(self.scope).cast("string")
-        key = named(self.key)
-        return {"scope": scope, self.rule.keys[1]: self.rule.end_of(key) if self.rule.windows else key.cast("string")}
+        return {"scope": scope, self.rule.key_field: self.rule.derived(named(self.key))}
 
     def to_files(self, columns: Sequence[str], label: Column, layout: DerivedLayout | None = None) -> list[Column]:
         stored = [*map(named, columns), label.alias(LABEL)]
@@ -169,7 +157,7 @@ class DerivedLayout:
 
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
         own = [field for field in schema.fields if field.name != TRACKER]
-        elsewhere = T.StructType([TRACKER_TYPE[name] for name in self.rule.keys])
+        elsewhere = T.StructType([TRACKER_TYPE[name] for name in ("scope", self.rule.key_field)])
         return T.StructType([*own, T.StructField(LABEL, T.LongType()), T.StructField(ELSEWHERE, elsewhere)])
 
     def reader(self) -> Reader:
@@ -184,30 +172,15 @@ class DerivedLayout:
         return lambda rows: rows.withColumn(TRACKER, tracker).drop(LABEL, ELSEWHERE)
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
-        windows = self.rule.windows
         scopes = pa.repeat("", len(batch)) if self.scope is None else batch.column(self.scope)
-        keys = batch.column(self.key)
-        if windows:
-            keys = self._ends(_micros(keys))
+        keys = self.rule.derived_values(batch.column(self.key))
         elsewhere = batch.column(ELSEWHERE) if ELSEWHERE in batch.schema.names else None
         if elsewhere is not None and elsewhere.null_count < len(batch):
             derived = elsewhere.is_null()
-            key = elsewhere.field(self.rule.keys[1])
+            moved = self.rule.plain_values(elsewhere.field(self.rule.key_field))
             scopes = pc.if_else(derived, scopes.cast(pa.string()), elsewhere.field("scope"))
-            keys = (
-                pc.if_else(derived, keys, _micros(key)) if windows else pc.if_else(derived, keys.cast(pa.string()), key)
-            )
-        return _texts(scopes), keys if windows else _texts(keys), batch.column(LABEL)
-
-    def _ends(self, micros: pa.Array) -> pa.Array:
-        """Return the ends of the windows that times fall into, in microseconds."""
-        rule = self.rule
-        values = micros.fill_null(LIMIT).to_numpy()
-        furthest = LIMIT - rule.reach
-        outside = (values < -furthest) | (values > furthest)  # nulls among them
-        values = np.where(outside, 0, values)
-        ends = values - (values - rule.offset) % rule.length + rule.length
-        return pa.array(ends, mask=outside if outside.any() else None)
+            keys = pc.if_else(derived, keys.cast(moved.type), moved)
+        return texts(scopes), keys, batch.column(LABEL)
 
 
 def derived_layout(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> DerivedLayout | None:
@@ -223,12 +196,3 @@ def derived_layout(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrNa
 def layout_of(rule: Substreams, columns: Mapping[str, Any] | None) -> ExplicitLayout | DerivedLayout:
     """Return the layout of a channel's files, by its description."""
     return ExplicitLayout(rule) if columns is None else DerivedLayout(rule, columns["scope"], columns["key"])
-
-
-def _texts(values: pa.Array) -> pa.Array:
-    """As strings; a dictionary of strings stays one."""
-    return values if pa.types.is_dictionary(values.type) else values.cast(pa.string())
-
-
-def _micros(times: pa.Array) -> pa.Array:
-    return times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())

@@ -6,12 +6,12 @@ Names that are data, such as a tenant's, are checked row by row: see `belonging`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client.columns import TRACKER
+from spark_client.columns import TRACKER, fold
 from spark_client.errors import UsageError
 
 _LONGEST: Final = 512  #: bytes of a segment's name, at the tracker
@@ -39,12 +39,6 @@ def check_segment(name: str) -> None:
     if not isinstance(name, str) or not name or not _encodable(name) or len(name.encode()) > _LONGEST or "\0" in name:
         shown = name[:60] + "…" if isinstance(name, str) and len(name) > 60 else name
         raise UsageError(f"segment {shown!r}: a segment's name is text of 1 to {_LONGEST} bytes, without NUL")
-
-
-def fold(spark: SparkSession) -> Callable[[str], str]:
-    """Return how names of columns are compared in a session: as they are, or whatever their case."""
-    sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
-    return str if sensitive else str.lower
 
 
 def alike(names: Iterable[str], spark: SparkSession) -> list[str]:

@@ -15,13 +15,11 @@ from spark_client.columns import names_of
 from spark_client.plan.resultfunctions import ResultFunction
 from spark_client.plan.streams import Stream
 from spark_client.spark_internals.expressions import Form
-from spark_client.windows.substreams import Substreams
+from spark_client.windows.substreams import COMPLETENESS, Substreams
 
 OnOverflow: TypeAlias = Literal["fail", "null"]
 
 REVISION: Final = "revision"  #: the results' column that tells their revision
-LEVEL: Final = "level"  #: the results' column that tells of which length their window is, if there are several
-COMPLETENESS: Final = "completeness"  #: the results' column that tells what of their substream they are of
 FINAL: Final = "final"  #: the results' column that tells final ones from early ones
 KEY_FORMS: Final = "key expressions"  #: the aspect that tells how keys, and columns that are kept, are computed
 AS_OF: Final = "as_of"  #: the results' column with the last batch whose rows may be in them
@@ -101,9 +99,7 @@ class ReleasePlan:
     @property
     def own(self) -> list[str]:
         """The results' columns that tell their substream: the scope, ``window`` or the name, and the window's level."""
-        scope = [] if self.rule.scope is None else [self.rule.scope]
-        level = [LEVEL] if self.rule.levels else []
-        return [*scope, *level, "window" if self.rule.windows else str(self.rule.name)]
+        return self.rule.own
 
     @property
     def values(self) -> list[str]:

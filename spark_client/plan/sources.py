@@ -19,8 +19,6 @@ from spark_client.spark_internals.expressions import Form
 from spark_client.windows.belonging import Belonging
 from spark_client.windows.substreams import Substreams
 
-_END = "_tracker_end"  #: of one of the windows that a row is in, if they overlap; no longer than until it is tracked
-
 
 @dataclass(frozen=True, eq=False)
 class Source:
@@ -29,7 +27,7 @@ class Source:
     Attributes:
         segment: from the source into the query that reads it.
         rule: how its rows fall into substreams.
-        keys: the columns that `_tracker` is made of: scope, name and end.
+        keys: the scope of a row and its key: see `Substreams.copied` of windows that overlap.
         belonging: which of its rows belong to a substream.
         identity: the columns that name a row for ever; none: a row is named by its place in the batch.
         front: what the source can promise.
@@ -42,7 +40,7 @@ class Source:
 
     segment: str
     rule: Substreams
-    keys: tuple[Column, Column, Column]
+    keys: tuple[Column, Column]
     belonging: Belonging
     identity: tuple[Column, ...]
     front: Front
@@ -78,16 +76,16 @@ class Source:
             tracked = self._labelled
         else:
             tracked = self._struct(positional_label(self.salt, query, epoch))
-        return self._in_windows(rows).withColumn(TRACKER, tracked).drop(_END)
+        return self._in_windows(rows, tracked)
 
     def tracked_for_ever(self, rows: DataFrame) -> DataFrame:
         """Return the rows with `_tracker` outside any batch: with labels if the rows are named for ever."""
         tracked = self._labelled if self.identity else self._unlabelled
-        return self._in_windows(rows).withColumn(TRACKER, tracked).drop(_END)
+        return self._in_windows(rows, tracked)
 
-    def _in_windows(self, rows: DataFrame) -> DataFrame:
-        """Return the rows, each as often as windows have it; a bad row once, since it has to be found."""
-        return rows.withColumn(_END, F.explode_outer(self.keys[2])) if self.rule.slide else rows
+    def _in_windows(self, rows: DataFrame, tracked: Column) -> DataFrame:
+        copied = self.rule.copied(rows, self.keys[1])
+        return copied.withColumn(TRACKER, tracked).drop(*self.rule.copy)
 
     # Made once: a column costs some calls into the JVM, which a small batch would notice.
 
@@ -105,10 +103,8 @@ class Source:
 
     @cached_property
     def _labelled(self) -> Column:
-        which = [F.col(_END)] if self.rule.slide else []
-        return self._struct(source_label(self.salt, [*self.identity, *which]))
+        return self._struct(source_label(self.salt, [*self.identity, *self.rule.copy]))
 
     def _struct(self, label: Column) -> Column:
-        scope, name, end = self.keys
-        end = F.timestamp_micros(_END) if self.rule.slide else end
-        return F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), label.alias("label"))
+        scope, key = self.keys
+        return self.rule.tracker(scope, self.rule.copied_key(key), label)

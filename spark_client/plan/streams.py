@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 
 from spark_client.fronts.front import Front
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.windows.belonging import Belonging, requirement
+from spark_client.windows.belonging import Belonging
 from spark_client.windows.substreams import Substreams
 
 Step: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -110,7 +110,7 @@ class Stream:
 
     @cached_property
     def _requirement(self) -> Column:  # made once: a column costs some calls into the JVM
-        return requirement(self.input.rule)
+        return self.input.rule.requirement
 
 
 @dataclass(frozen=True, eq=False)

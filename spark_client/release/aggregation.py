@@ -15,10 +15,10 @@ from spark_client.columns import TRACKER, ColumnOrName, named
 from spark_client.counting.groups import files, fold_table, groups_of
 from spark_client.fronts.front import Group
 from spark_client.plan.labels import child_label
-from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL, REVISION, Measure, ReleasePlan
+from spark_client.plan.releases import AS_OF, FINAL, REVISION, Measure, ReleasePlan
 from spark_client.release.parts import Selection
 from spark_client.storage.directories import parquet_of
-from spark_client.windows.substreams import Substream, Substreams
+from spark_client.windows.substreams import COMPLETENESS, Substream, Substreams
 
 _LISTED: Final = 200  #: substreams that are looked for by a list rather than by a join
 
@@ -40,9 +40,8 @@ class Aggregation:
 
     @cached_property
     def _grouping(self) -> list[Column]:
-        key = self.rule.end_or_name()
         keys = [value.alias(name) for name, value in zip(self.plan.keys, self.plan.key_columns, strict=True)]
-        return [F.col(f"{TRACKER}.scope").alias("_scope"), key.alias("_key"), *keys]
+        return [F.col(f"{TRACKER}.scope").alias("_scope"), self.rule.key.alias("_key"), *keys]
 
     @cached_property
     def _partial(self) -> list[Column]:
@@ -51,20 +50,20 @@ class Aggregation:
             for measure in self.plan.measures
             for name, value in zip(measure.parts, measure.aggregate.partial, strict=True)
         }
-        return [*parts.values(), F.count("*").alias("_rows")]
+        return [*parts.values(), F.count("*").alias("_rows"), *self.rule.parts]
 
     @cached_property
     def _xor(self) -> Column:
         return F.bit_xor(F.col(f"{TRACKER}.label")).alias("_xor")
 
     @cached_property
-    def _merge(self) -> list[Column]:
+    def merging(self) -> list[Column]:
         parts = {
             name: merge(*map(F.col, measure.parts)).cast(self.plan.part_schema[name].dataType).alias(name)
             for measure in self.plan.measures
             for name, merge in zip(measure.parts, measure.aggregate.merge, strict=True)
         }
-        return [*parts.values(), F.sum("_rows").alias("_rows")]
+        return [*parts.values(), F.sum("_rows").alias("_rows"), *self.rule.merged_parts]
 
     @cached_property
     def _own_result(self) -> list[Column]:
@@ -126,7 +125,7 @@ class Aggregation:
 
     def merge(self, partials: DataFrame) -> DataFrame:
         """Partial rows as one for each substream and key."""
-        return partials.groupBy("_scope", "_key", *map(named, self.plan.keys)).agg(*self._merge)
+        return partials.groupBy("_scope", "_key", *map(named, self.plan.keys)).agg(*self.merging)
 
     def selected(self, spark: SparkSession, selections: Sequence[Selection]) -> DataFrame:
         """Return the partial rows of some substreams in some parts of the state each."""
@@ -141,7 +140,7 @@ class Aggregation:
             checked: whether an overflow fails where Spark's own aggregate would; else it is null or wrapped.
         """
         values = self._checked(merged.sparkSession) if checked else self._values
-        return merged.select(*self._own_result, *values, *keep)
+        return self.rule.finished(merged).select(*self._own_result, *values, *keep)
 
     def schema(self, rows: DataFrame) -> T.StructType:
         """Return the schema of the results, or of what a function makes them of.
@@ -159,7 +158,7 @@ class Aggregation:
 
     def results_by_substream(self, merged: DataFrame) -> dict[tuple[Substream, int], int]:
         """Return how many result rows merged partial rows make, by substream and revision."""
-        key = F.unix_micros("_key") if self.rule.by_end else F.col("_key")
+        key = self.rule.plain(F.col("_key"))
         marked = merged if self.plan.revisions else merged.withColumn("_revision", F.lit(0))
         counted = marked.groupBy("_scope", key.alias("_key"), "_revision").count().collect()
         return {(self.rule.substream(scope, key), number): rows for scope, key, number, rows in counted}
@@ -167,12 +166,9 @@ class Aggregation:
     def tracked(self, merged: DataFrame, job: str) -> DataFrame:
         """Return the result rows with `_tracker`, for a channel: each is a child of the state that it was kept in."""
         scope, key = F.col("_scope"), F.col("_key")
-        name, end = (
-            (F.lit(None).cast("string"), key) if self.rule.by_end else (key, F.lit(None).cast(T.TimestampType()))
-        )
         lineage = child_label(F.xxhash64(F.lit(job), scope, key), self.plan.stream.segment, self._key_parts)
-        tracker = F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), lineage.alias("label"))
-        return self.results(merged.withColumn(TRACKER, tracker), keep=(TRACKER,))
+        tracked = merged.withColumn(TRACKER, self.rule.tracker(scope, key, lineage))
+        return self.results(tracked, keep=(TRACKER,))
 
     @cached_property
     def _key_parts(self) -> list[Column]:
@@ -203,9 +199,8 @@ def only(partials: DataFrame, rule: Substreams, wanted: set[Substream]) -> DataF
         listed = ", ".join(_literal(substream.scope, rule.key_of(substream)) for substream in wanted)
         return partials.where(f"array_contains(array({listed}), struct(_scope, _key))")
     rows = [(substream.scope, rule.key_of(substream)) for substream in wanted]
-    table = partials.sparkSession.createDataFrame(rows, f"_s string, _k {'long' if rule.by_end else 'string'}")
-    key = F.unix_micros("_key") if rule.by_end else F.col("_key")
-    matches = (F.col("_scope") == F.col("_s")) & (key == F.col("_k"))
+    table = partials.sparkSession.createDataFrame(rows, f"_s string, _k {rule.plain_type}")
+    matches = (F.col("_scope") == F.col("_s")) & (rule.plain(F.col("_key")) == F.col("_k"))
     return partials.join(F.broadcast(table), matches, "left_semi")
 
 

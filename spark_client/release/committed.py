@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.state_layout import can_read, differences, placed
-from spark_client.release.carried_out import aggregation
+from spark_client.release.keptrows import aggregation_of
 from spark_client.release.parts import Part, Selection, located, versions_of
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import read_json
-from spark_client.windows.substreams import Substream
+from spark_client.windows.substreams import Ability, Substream
 
 _ABANDONED: Final = 86_400.0  #: seconds after which links that a reader has left, since it was killed, are removed
 
@@ -147,17 +147,13 @@ def results_so_far(spark: SparkSession, checkpoint: Path, plan: ReleasePlan) -> 
     Raises:
         UsageError: the state is of another release.
     """
-    if plan.rule.shared:
-        raise UsageError(
-            f"state: the results of {plan.stream.segment!r} are {plan.rule.called}, and what is kept of open ones "
-            "is no result so far: wait for them"
-        )
+    plan.rule.require(Ability.STATE, f"state of {plan.stream.segment!r}")
     with committed(checkpoint) as state:
         now = placed(plan, state.query)
         if state.query["segment"] != plan.stream.segment or not can_read(state.query, now.described()):
             changed = differences(state.query, {"segment": plan.stream.segment, **now.described()})
             raise UsageError(f"the state in {checkpoint} is of another release: {'; '.join(changed)}")
-        released = aggregation(now)
+        released = aggregation_of(now)
         found = state.selections
         partials = released.selected(spark, found) if found else spark.createDataFrame([], now.part_schema)
         so_far = released.results(released.merge(partials), checked=False)

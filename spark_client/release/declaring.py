@@ -10,21 +10,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate
-from spark_client.aggregates.decomposition import decompose, result_field, sortable, storable
-from spark_client.columns import TRACKER, ColumnOrName, column, resolve
+from spark_client.aggregates.decomposition import decompose, result_field, storable
+from spark_client.columns import ColumnOrName, column, resolve
 from spark_client.errors import UsageError
-from spark_client.plan.names import alike, check_columns, fold
+from spark_client.plan.names import alike, check_columns
 from spark_client.plan.releases import Measure, OnOverflow, ReleasePlan
 from spark_client.plan.resultfunctions import FunctionKind, ResultFunction
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.release.carried_out import aggregation
+from spark_client.release.keptrows import aggregation_of
 from spark_client.spark_internals.arrow import passes_through_arrow
 from spark_client.spark_internals.expressions import expression_form, stable_text
 from spark_client.spark_internals.plans import has_lambda
 from spark_client.windows import durations
-from spark_client.windows.belonging import no_revision
 from spark_client.windows.durations import Duration
+from spark_client.windows.substreams import Ability
 
 
 def declare(
@@ -66,11 +66,14 @@ def declare(
     if every is not None and every < 0:
         raise UsageError(f"early={early!r}: the time between two early results is not below zero; '0 seconds': always")
     rule, belonging = stream.input.rule, stream.input.belonging
-    if rule.shared:
-        _check_shared(stream, rows, revisions, bool(columns), early is not None)
-    check_columns(rows, f"release of {stream.segment!r}")  # what comes late is kept by its columns' names
-    if revisions and not rule.windows and belonging is not None and isinstance(stream.input, Source):
-        stricter = replace(stream.input, belonging=belonging.requiring(no_revision(str(rule.name))))
+    asks = f"release of {stream.segment!r}"
+    if early is not None:
+        rule.require(Ability.EARLY, asks)
+    if columns or revisions:
+        rule.require(Ability.KEPT, asks)
+    check_columns(rows, asks)  # what comes late is kept by its columns' names
+    if revisions and belonging is not None and isinstance(stream.input, Source):
+        stricter = replace(stream.input, belonging=rule.revisable(belonging))
         stream = replace(stream, input=stricter)
     fields = [resolve(rows, key, "keys") for key in keys]
     if unfit := [field for field in fields if not storable(field.dataType)]:
@@ -87,12 +90,7 @@ def declare(
                 f"keys: Spark cannot group by {field.name!r}, which is {field.dataType.simpleString()}: cast it to a "
                 "type that it compares, a string for example, under a name of its own"
             ) from error
-    if rule.gap and (unfit := [field for field in fields if not sortable(field.dataType)]):
-        name, kind = unfit[0].name, unfit[0].dataType.simpleString()
-        raise UsageError(
-            f"keys: sessions are found by sorting, and Spark cannot sort by {name!r}, which is {kind}: give a map's "
-            f"entries in their order, F.array_sort(F.map_entries({name!r})).alias({name!r}), or what you need of it"
-        )
+    rule.check_release(rows, fields, asks)
     kept = [resolve(rows, value, "columns") for value in columns]
     if unfit := [field for field in kept if not storable(field.dataType)]:
         raise UsageError(
@@ -134,7 +132,7 @@ def declare(
             raise UsageError(
                 f"release: the key or column {name!r} is called otherwise at each start: name it, with .alias('…')"
             )
-    partial = aggregation(plan).partial(rows, {}, labels=False)
+    partial = aggregation_of(plan).partial(rows, {}, labels=False)
     return replace(plan, part_schema=partial.schema.toNullable())  # as Parquet gives it back
 
 
@@ -148,34 +146,6 @@ def check_grouping(spark: SparkSession) -> None:
         raise UsageError(
             "spark.sql.retainGroupColumns=false: results would lack what they are grouped by. Leave it true, and drop "
             "columns where results are read"
-        )
-
-
-def _check_shared(stream: Stream, rows: DataFrame, revisions: bool, kept: bool, early: bool) -> None:
-    """Refuse what cannot be made of sessions, or of windows within windows.
-
-    Raises:
-        UsageError: rows are to be kept, reopened, or shown early, or have lost their time.
-    """
-    rule = stream.input.rule
-    if early:
-        raise UsageError(
-            f"release of {stream.segment!r}: early=… shows windows and named substreams that are open; {rule.called} "
-            "are made when they end: leave early out"
-        )
-    if kept or revisions:
-        raise UsageError(
-            f"release of {stream.segment!r}: {rule.called} are aggregated, aggs={{'name': F.count('*'), …}}, and what "
-            "is late for them stays in the table of late rows: columns=[…] and revisions=True are for other windows "
-            "and named substreams"
-        )
-    kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields if field.name != TRACKER}
-    same = fold(rows.sparkSession)  # the name is as it was written at the source
-    if rule.gap and {same(name): kind for name, kind in kinds.items()}.get(same(rule.at)) != rule.time:
-        raise UsageError(
-            f"release of {stream.segment!r}: sessions are made of the column {rule.at!r}, a {rule.time}, and the rows "
-            f"have {', '.join(f'{name} {kind}' for name, kind in kinds.items())}: keep it in each select, and in what "
-            "is sent into channels"
         )
 
 
@@ -198,11 +168,7 @@ def with_function(
     Raises:
         UsageError: it is no function, or its results do not fit.
     """
-    if plan.rule.shared:
-        raise UsageError(
-            f"apply: the results of {plan.stream.segment!r} are {plan.rule.called}, which no function can be called "
-            "for: write them, and read them with another query"
-        )
+    plan.rule.require(Ability.APPLY, f"apply to {plan.stream.segment!r}")
     if not callable(function):
         raise UsageError(f"apply takes a function, not {function!r}")
     if plan.function is not None:
@@ -259,7 +225,7 @@ def _parsed(schema: T.StructType | str) -> T.StructType:
 
 def _schema_of(plan: ReleasePlan, rows: DataFrame, function: Callable[..., Any]) -> T.StructType:
     """Return what a function of a DataFrame makes of no rows."""
-    nothing = rows.sparkSession.createDataFrame([], aggregation(plan).schema(rows))
+    nothing = rows.sparkSession.createDataFrame([], aggregation_of(plan).schema(rows))
     try:
         answer = function(nothing)
     except Exception as error:
@@ -280,7 +246,7 @@ def results_schema(plan: ReleasePlan, rows: DataFrame) -> T.StructType:
         plan: the release.
         rows: with the columns of the stream.
     """
-    schema = aggregation(plan).schema(rows)
+    schema = aggregation_of(plan).schema(rows)
     if plan.function is None:
         return schema
     if plan.function.kind == "rows":

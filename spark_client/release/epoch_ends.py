@@ -14,7 +14,7 @@ from spark_client.plan.batches import Counted
 from spark_client.release.parts import RowTally
 from spark_client.release.receipts import End
 from spark_client.release.revisions import Revision
-from spark_client.windows.substreams import Substream
+from spark_client.windows.substreams import Chosen, Substream
 from tracker.client import Ended, Event, Late, label
 
 _REMEMBERED: Final = 100_000  #: ended substreams whose late rows are caught row by row
@@ -47,11 +47,8 @@ class EpochEnds:
         late: what came after the end.
         gone: all of them, and those that had no rows here.
         ended: what has ended at the tracker, where that is not what rows are kept by: see `shared_ends`.
-        steps: of sessions: the steps that are over, of which sessions are made. Of windows within windows: the pieces
-            of the shortest that are over.
-        beside: of sessions: steps that are not over, and may join what is.
-        windows: of windows within windows: by level and completeness, the pieces of those that are over.
-        released_steps: of how many rows the results of `steps` are made.
+        chosen: of which rows results are made, there: see `shared_ends`.
+        released_shared: how many rows these are.
         revised: revisions that have ended.
         completeness: of what is released, whether it is all of its substream: as results say it.
         receipts: the ends that receipts are left of.
@@ -63,10 +60,8 @@ class EpochEnds:
     late: dict[Substream, tuple[list[str], RowTally]] = field(default_factory=dict)
     gone: set[Substream] = field(default_factory=set)
     ended: set[Substream] = field(default_factory=set)
-    steps: dict[Substream, list[str]] = field(default_factory=dict)
-    beside: dict[Substream, list[str]] = field(default_factory=dict)
-    windows: dict[tuple[int, str], dict[Substream, list[str]]] = field(default_factory=dict)
-    released_steps: int = 0
+    chosen: Chosen = field(default_factory=Chosen)
+    released_shared: int = 0
     revised: list[Revision] = field(default_factory=list)
     completeness: dict[Substream, str] = field(default_factory=dict)
     receipts: list[End] = field(default_factory=list)
@@ -91,14 +86,14 @@ class EpochEnds:
     @property
     def released_rows(self) -> int:
         """Of how many rows the results are made."""
-        return sum(end.tally.rows for end in self.receipts) + self.released_steps
+        return sum(end.tally.rows for end in self.receipts) + self.released_shared
 
     @property
     def parts(self) -> set[str]:
         """All parts of the state that have to be read."""
         late = (parts for parts, _ in self.late.values())
-        steps = chain(self.steps.values(), self.beside.values(), *(some.values() for some in self.windows.values()))
-        return set(chain.from_iterable(chain(self.whole.values(), (parts for _, parts in self.split), late, steps)))
+        shared = chain.from_iterable(some.values() for some in self.chosen.groups.values())
+        return set(chain.from_iterable(chain(self.whole.values(), (parts for _, parts in self.split), late, shared)))
 
 
 def result_of(sent: Counted, ends: EpochEnds, taken: Taken | None = None, bad: int = 0) -> BatchResult:
@@ -148,10 +143,3 @@ def missed_ends(events: Iterable[Event], segment: str, query: str) -> set[tuple[
 def substream_of(kind: Ended) -> Substream:
     """Return the substream that has ended."""
     return Substream(kind.scope, kind.name, kind.end_time)
-
-
-def completeness_of(continues: bool, by_drain: bool) -> str:
-    """Return what of a substream a result is of: see `Tracking.release`."""
-    if by_drain:
-        return "drained rest" if continues else "drained"
-    return "rest" if continues else "whole"

@@ -83,10 +83,8 @@ class GroupFunction:
 
     def _group(self, rows: pa.Table) -> FinishedGroup:
         first = rows.slice(0, 1)
-        scope, key = first["_scope"][0].as_py(), first["_key"]
+        scope, key = first["_scope"][0].as_py(), self.rule.plain_values(first["_key"])
         keys = tuple(first[name][0].as_py() for name in self.keys)
-        if self.rule.by_end:
-            key = key.cast(pa.timestamp("us", key.type.tz)).cast(pa.int64())
         substream = self.rule.substream(scope, key[0].as_py())
         return FinishedGroup(scope, substream.name, *self.rule.bounds(substream), keys)
 

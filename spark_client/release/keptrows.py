@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import TRACKER, ColumnOrName, named
 from spark_client.counting.groups import Key, files, fold_table, groups_of
 from spark_client.fronts.front import Group
+from spark_client.plan.releases import ReleasePlan
 from spark_client.release.aggregation import Aggregation
 
 
@@ -49,3 +50,8 @@ class KeptRows(Aggregation):
 
     def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = (), checked: bool = True) -> DataFrame:  # noqa: ARG002
         return merged.select(*self._own_result, *self._values, *keep)
+
+
+def aggregation_of(plan: ReleasePlan) -> Aggregation:
+    """Return the aggregation of a release: of partial rows by key; or the rows themselves."""
+    return KeptRows(plan) if plan.kept else Aggregation(plan)

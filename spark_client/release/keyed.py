@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
@@ -27,8 +27,7 @@ from spark_client.columns import TRACKER, named
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.keyed import OWN_STATES, KeyedPlan, SubstreamEnd, SubstreamKey, check_state, no_timers
 from spark_client.spark_internals.tasks import batch_of
-from spark_client.windows.eventtime import datetime_of, micros_in
-from spark_client.windows.substreams import Substream, Substreams
+from spark_client.windows.eventtime import datetime_of
 
 SCOPE, KEY, MADE, LATE = "scope", "key", "made", "late"  #: what comes out: a result of a substream, or a late row of it
 
@@ -48,16 +47,14 @@ def with_ends(plan: KeyedPlan, rows: DataFrame, events: DataFrame) -> DataFrame:
     """
     rule = plan.rule
     event = F.struct(*map(named, _FIELDS), F.unix_micros("at").alias("at"))
-    key: Column = named("name")
-    if rule.windows:  # their names have both bounds, and late rows' events have nothing else; events are few
-        key = F.udf(lambda name: _key_in(rule, name), "long" if rule.by_end else "string")("name")
+    key = F.udf(rule.key_of_name, rule.plain_type)("name")  # events are few, and those of late rows have nothing else
     announced = events.select(
         named("scope").alias(SCOPE), key.alias(KEY), F.lit(None).cast(plan.rows).alias(_ROW), event.alias(_EVENT)
     )
     own = F.struct(*map(named, plan.rows.fieldNames()))
     nothing = F.lit(None).cast(announced.schema[_EVENT].dataType)
     taken = rows.select(
-        F.col(f"{TRACKER}.scope").alias(SCOPE), rule.end_micros().alias(KEY), own.alias(_ROW), nothing.alias(_EVENT)
+        F.col(f"{TRACKER}.scope").alias(SCOPE), rule.plain(rule.key).alias(KEY), own.alias(_ROW), nothing.alias(_EVENT)
     )
     schema = T.StructType(
         [
@@ -224,11 +221,6 @@ class _Handle:
     def _given(self, state: Any) -> Any:
         self._states.append(state)
         return state
-
-
-def _key_in(rule: Substreams, name: str) -> Any:
-    """Return the key of a window, of its name."""
-    return rule.key_of(Substream("", name, micros_in(name.partition("/")[2])))
 
 
 def _batch() -> tuple[str, str, int]:

@@ -18,7 +18,7 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
-from spark_client.windows.recutting import Recut
+from spark_client.windows.fixed import Recut
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import JobStatus, TrackerError, TrackerUnavailable
 from tracker.client.pieces import Largest, split
@@ -120,7 +120,7 @@ class Move:
         staying = status.spec.segments.keys() - along
         found, shared = list[_Moved](), dict[str, set[str]]()
         for each in self.client.substreams(self.job, include_ended=bool(staying)):
-            if each.end_time is None or each.name != self.recut.before.window_name(each.end_time):
+            if each.end_time is None or not self.recut.before.has(Substream(each.scope, each.name, each.end_time)):
                 continue
             used = {a.segment: a for a in each.segments if a.sent or a.received or a.expected is not None}
             shared.setdefault(each.scope, set()).update(staying & used.keys())

@@ -200,12 +200,12 @@ class Quarantine:
         data = F.to_json(F.struct(*[named(name) for name in rows.columns if name != TRACKER]))
         reason = F.lit(f"another row of the batch has the same label on {segment!r}")
         rule = Substreams.from_json(read_json(self._path / "query.json")["substreams"])
-        name, end = rule.name_and_end(rule.end_or_name())
+        name, end = rule.name_and_end(rule.key)
         columns = [of["scope"].alias("scope"), name.alias("name"), end.alias("end_time")]
         aside = rows.select(*columns, data.alias("data"), reason.alias("reason"))
         part = f"doubled-{_short(segment)}"
         publish(_part(self._table, epoch, part), write_parquet(aside))
-        counted = rows.groupBy(of["scope"].alias("scope"), rule.end_micros().alias("key")).count().collect()
+        counted = rows.groupBy(of["scope"].alias("scope"), rule.plain(rule.key).alias("key")).count().collect()
         substreams = [(rule.substream(scope, key), number) for scope, key, number in counted]
         self._count(epoch, part, "doubled", [(its.scope, its.name, number) for its, number in substreams])
 

@@ -211,7 +211,7 @@ class ReleaseQuery:
                 raise batch_input.refusal() or TrackingError(
                     f"a substream is called {named[0]!r}: with revisions=True such names are of revisions. The batch "
                     "was not committed, and nothing of it was published. Drop these rows, "
-                    f"receive(…).where({no_revision(str(first.plan.rule.name)).sql!r}), or rename them before they "
+                    f"receive(…).where({no_revision(first.plan.rule.labelled).sql!r}), or rename them before they "
                     "are sent; then start the query again with the same checkpoint"
                 )
             over = self._certainly_ended(ends)

@@ -158,10 +158,9 @@ def _of_all(
     made = answer.select(*[named(field.name).cast(field.dataType).alias(field.name) for field in function.schema])
     # Each result is of a substream that has ended: else nobody could tell what it is of, or count it.
     own = [*plan.own, *([REVISION] if plan.revisions else [])]
-    by_end = plan.rule.by_end
     rows = [(each.scope, plan.rule.key_of(each), number) for each, number in ended]
-    table = spark.createDataFrame(rows, f"_scope string, _k {'long' if by_end else 'string'}, _revision int")
-    key = F.timestamp_micros("_k") if by_end else F.col("_k")
+    table = spark.createDataFrame(rows, f"_scope string, _k {plan.rule.plain_type}, _revision int")
+    key = plan.rule.stored(F.col("_k"))
     shown = plan.rule.result_columns(F.col("_scope"), key)
     known = table.select(
         "_scope",

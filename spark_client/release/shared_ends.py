@@ -1,4 +1,4 @@
-"""What has ended where each row is an element of several substreams at the tracker: of stretches, or levels of windows.
+"""Ends where each row is an element of several substreams at the tracker: of stretches, or levels of windows.
 
 Rows are kept under what all of their substreams have in common: a step of sessions, a piece of windows within windows.
 The state notes which substreams have ended, while something of them is kept. What is late for one of them is late for
@@ -7,34 +7,40 @@ all: else one of two results would lack it. All rows of a batch that are kept al
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import named
+from spark_client.release.aggregation import Aggregation
 from spark_client.release.epoch_ends import EpochEnds, missed_ends, substream_of
-from spark_client.release.parts import NONE
+from spark_client.release.parts import NONE, RowTally
 from spark_client.release.receipts import End
 from spark_client.release.state import PartialState
-from spark_client.windows.substreams import Substream, Substreams
+from spark_client.windows.substreams import WHOLE, Kept, Substream
 from tracker.client import Ended, Event
 
 
-class SharedEnds(ABC):
-    """What the events of a release's batches end.
+class SharedEnds:
+    """Ends of a release's batches; which results they bring is the rule's to choose.
 
     Args:
-        rule: how rows fall into substreams.
+        released: the release's aggregation.
         state: the release's.
         segment: whose ends release.
     """
 
-    def __init__(self, rule: Substreams, state: PartialState, segment: str) -> None:
-        self._rule = rule
+    def __init__(self, released: Aggregation, state: PartialState, segment: str) -> None:
+        self._released = released
+        self._rule = released.rule
         self._state = state
         self._segment = segment
         self._tracked: dict[Substream, tuple[Substream, ...]] = {}  # of what is kept: as the tracker knows it
+        self._carried: tuple[Path, dict[Substream, RowTally]] | None = None
 
     def read(self, events: Iterable[Event], query: str) -> EpochEnds:
         """Return what the events of a batch end.
@@ -67,7 +73,9 @@ class SharedEnds(ABC):
                     ends.gone.add(each)
                 if state.has_rows(each, names):
                     own[each] = names
-        self._choose(ends, own, before)
+        completeness = self._released.plan.completeness
+        ends.chosen = self._rule.chosen(Kept(own, self._tracked, state.ended, before, ends.gone, completeness))
+        ends.gone -= ends.chosen.waiting
         return ends
 
     def _note(self, ends: EpochEnds, event: Event, ended: Ended) -> None:
@@ -81,31 +89,36 @@ class SharedEnds(ABC):
         elif not ended.by_drain:
             state.drained.pop(tracked, None)
 
-    @abstractmethod
-    def _choose(
-        self, ends: EpochEnds, own: Mapping[Substream, list[str]], before: Mapping[Substream, tuple[bool, bool]]
-    ) -> None:
-        """Find out what results are made of.
-
-        Args:
-            ends: of the batch, `gone` being what has ended; gets the rest.
-            own: what is kept of these scopes and was not late, with its parts.
-            before: what had ended before this batch.
-        """
-
-    @abstractmethod
-    def results(self, ends: EpochEnds, epoch: int, spark: SparkSession) -> AbstractContextManager[DataFrame | None]:
-        """Return the merged rows of what is over, to be written inside; None: nothing is.
+    @contextmanager
+    def results(self, ends: EpochEnds, epoch: int, spark: SparkSession) -> Iterator[DataFrame | None]:
+        """Yield the merged rows of what is over; None: nothing is. What of the others is kept on is written before.
 
         Args:
             ends: of the batch.
             epoch: the batch's.
             spark: its session.
         """
-
-    @abstractmethod
-    def _keep(self, ends: EpochEnds) -> None:
-        """Keep on what results were not made of, if there is any: what has ended has left the state."""
+        self._carried = None  # of a drain that failed
+        released, rule = self._released, self._rule
+        rows = []
+        for group, kept in sorted(ends.chosen.groups.items()):
+            partials = released.selected(spark, self._state.selections(kept))
+            merged = released.merge(rule.regrouped(partials, group))
+            rows.append(merged.withColumns({name: F.lit(value) for name, value in group.marks}))
+        made = rule.made(reduce(DataFrame.unionByName, rows), released.plan.keys, released.merging) if rows else None
+        if made is None or WHOLE not in made.columns:
+            yield made
+            return
+        made = made.persist()  # it is read twice
+        try:
+            columns = map(named, released.plan.part_schema.fieldNames())
+            part = self._state.write_carried(epoch, made.where(~F.col(WHOLE)).select(*columns))
+            groups, _ = released.rollup(part, [], labels=False)
+            self._carried = part, {each: RowTally(int(values["_rows"])) for each, values in groups}
+            whole = made.where(WHOLE)
+            yield None if whole.isEmpty() else whole
+        finally:
+            made.unpersist()
 
     def settle(self, ends: EpochEnds) -> None:
         """The batch's results are written: what has ended leaves the state.
@@ -114,10 +127,14 @@ class SharedEnds(ABC):
             ends: of the batch; it gets of how many rows the results are made.
         """
         state = self._state
-        ends.released_steps = sum(state.tally(each, own).rows for each, own in ends.steps.items())
+        ends.released_shared = sum(state.tally(each, own).rows for each, own in ends.chosen.counted.items())
         for each, (after, _) in ends.late.items():
             state.take_out(each, after)
         state.drop(ends.gone)
-        self._keep(ends)
+        if self._carried is not None:
+            part, rows = self._carried
+            self._carried = None
+            state.carry(part, rows)
+            ends.released_shared -= sum(tally.rows for tally in rows.values())
         needed = {name for each in state.substreams for name in self._tracked.get(each) or self._rule.tracked_as(each)}
         state.ended = {each: flags for each, flags in state.ended.items() if each in needed}

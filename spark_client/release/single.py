@@ -19,19 +19,20 @@ from spark_client.counting.runs import Run
 from spark_client.destinations.destination import EarlyOutput, Output
 from spark_client.fronts.front import Group
 from spark_client.plan.batches import Counted
-from spark_client.plan.releases import AS_OF, COMPLETENESS, FINAL, REVISION, ReleasePlan
+from spark_client.plan.releases import AS_OF, FINAL, REVISION, ReleasePlan
 from spark_client.release.aggregation import Aggregation
-from spark_client.release.carried_out import aggregation, shared_ends
 from spark_client.release.early import EarlyResults
-from spark_client.release.epoch_ends import EpochEnds, completeness_of, missed_ends, substream_of
+from spark_client.release.epoch_ends import EpochEnds, missed_ends, substream_of
+from spark_client.release.keptrows import aggregation_of
 from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.receipts import End, Receipts
 from spark_client.release.results import Results, added
 from spark_client.release.revisions import Revisions
+from spark_client.release.shared_ends import SharedEnds
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import Batch
-from spark_client.windows.substreams import Substream
+from spark_client.windows.substreams import COMPLETENESS, Substream, completeness_of
 from tracker.client import Ended, Event, Late
 
 _OUTPUTS: Final = "outputs"  #: beneath ``tracker`` in a checkpoint: what each of several releases keeps
@@ -61,7 +62,7 @@ class LateRows:
         table = None
         if rows is not None:
             own = [name for name in rows.columns if name != TRACKER]
-            scope, key = F.col(f"{TRACKER}.scope"), self._aggregation.rule.end_or_name()
+            scope, key = F.col(f"{TRACKER}.scope"), self._aggregation.rule.key
             flat = rows.select(scope.alias("_scope"), key.alias("_key"), _json(own))
             table = self._table(self._aggregation.of(flat, set(late)))
         self._quarantine.put(epoch, "row", table, partials, late)
@@ -151,10 +152,10 @@ class SingleRelease:
         self.name = name
         self.output = output
         self.receipts = receipts
-        self.aggregation = aggregation(plan)
+        self.aggregation = aggregation_of(plan)
         self.state = PartialState(path / "state", compact_from)
         self._segment = plan.stream.segment
-        self._shared = shared_ends(self.aggregation, self.state, self._segment)
+        self._shared = SharedEnds(self.aggregation, self.state, self._segment) if plan.rule.shared else None
         self._results = Results(self.aggregation, output, path / "made", sent_on=sent_on)
         self._quarantine = quarantine
         self._late = LateRows(self.aggregation, quarantine, name, counts)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError
 from spark_client.plan.state_table import exported
 from spark_client.release.aggregation import only
 from spark_client.release.committed import CommittedState, committed
@@ -22,7 +22,7 @@ from spark_client.release.inbox import up_to
 from spark_client.release.parts import joined
 from spark_client.spark_internals.checkpoints import files_after, last_commit, query_id, started_query
 from spark_client.storage.directories import WHOLE, as_batches_write, write_json, write_parquet
-from spark_client.windows.substreams import Substreams
+from spark_client.windows.substreams import Ability, Substreams
 
 STATE: Final = "state"  #: the directory of the table, and of its index
 POSITION: Final = "position.json"
@@ -54,11 +54,7 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
                 "and export then"
             )
         rule = Substreams.from_json(state.query["substreams"])
-        if rule.shared:
-            raise UsageError(
-                f"the release in {checkpoint} is of {rule.called}, which snapshots do not take in yet: drain the job, "
-                "or let tracking.hand_over() keep them for the next deployment"
-            )
+        rule.require(Ability.SNAPSHOTS, f"the release in {checkpoint}")
         whole = joined(state.parts, STATE)
         target.mkdir(parents=True)
         if state.parts:

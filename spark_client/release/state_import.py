@@ -26,7 +26,7 @@ from spark_client.release.parts import NONE, Part, RowTally, Version, read_part
 from spark_client.release.state_export import POSITION, REST, STATE
 from spark_client.storage.directories import WHOLE, as_batches_write, read_json, unpack, write_json, write_parquet
 from spark_client.trackers.places import Place
-from spark_client.windows.recutting import Recut
+from spark_client.windows.fixed import Recut
 from spark_client.windows.substreams import Substream, Substreams
 
 _NAMED: Final = 5  #: substreams that a message lists
@@ -183,8 +183,8 @@ def _mapped(mapping: StateMapping, state: DataFrame) -> DataFrame:
 
 def _substreams(rows: DataFrame, rule: Substreams) -> set[Substream]:
     substream = F.col(quoted(SUBSTREAM))
-    key = F.unix_micros(substream["key"]) if rule.by_end else substream["key"]
-    found = rows.select(substream["scope"].alias("scope"), key.alias("key")).distinct().collect()
+    key = rule.plain(substream["key"]).alias("key")
+    found = rows.select(substream["scope"].alias("scope"), key).distinct().collect()
     if any(row["key"] is None or row["scope"] is None for row in found):
         raise UsageError(f"mapping has made rows whose {SUBSTREAM} is null: keep it as it is in the rows that it gets")
     return {rule.substream(row["scope"], row["key"]) for row in found}

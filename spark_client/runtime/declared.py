@@ -16,7 +16,7 @@ from spark_client.plan.sources import Source
 from spark_client.plan.state_layout import changed_forms, new_aggregates, part_numbers
 from spark_client.plan.streams import Stream
 from spark_client.storage.directories import read_json, write_json
-from spark_client.windows.recutting import can_recut
+from spark_client.windows.fixed import Recut
 
 ZONE: Final = "spark.sql.session.timeZone"  #: the aspect that says by which zone rows fall into substreams
 
@@ -178,7 +178,7 @@ def _of_aggregates(known: Mapping[str, object], now: Mapping[str, object], inter
 def _instead(known: Mapping[str, object], now: Mapping[str, object]) -> str:
     """Return what to do about what no drain makes possible: a checkpoint is of one stream, cut in one way, for good."""
     advice = "Start the query as it was, or with a new job, with new checkpoints and new paths for channels"
-    if can_recut(known.get("substreams"), now["substreams"]):
+    if Recut.possible(known.get("substreams"), now["substreams"]):
         advice += (
             ". If it reads its source itself, windows of another length are taken over from an export of its state: "
             "Snapshots(…).restore(…, mapping=…)"

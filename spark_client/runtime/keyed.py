@@ -104,4 +104,4 @@ def results(keyed: KeyedPlan, rows: DataFrame) -> DataFrame:
 
 
 def _key(keyed: KeyedPlan) -> Column:
-    return F.timestamp_micros(F.col(KEY)) if keyed.rule.by_end else F.col(KEY)
+    return keyed.rule.stored(F.col(KEY))

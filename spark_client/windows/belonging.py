@@ -3,12 +3,12 @@
 A row is bad if it cannot be counted under any substream: its scope, name or time is null, or is nothing that the
 tracker takes. The conditions are native column arithmetic, made where the source is declared. One bad row must not be
 published before it is found: what is in a channel stands, and whoever receives it would fail on it for ever. So a bad
-row either fails the batch while it is read (`requirement`), or never leaves the source (`Belonging.good`).
+row either fails the batch while it is read (requirement), or never leaves the source (`Belonging.good`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -16,12 +16,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER, ColumnOrName, column, named, quoted, resolve
-from spark_client.errors import TrackingError, UsageError
+from spark_client.columns import ColumnOrName, column, named, quoted, resolve
+from spark_client.errors import TrackingError
 from spark_client.spark_internals.error_texts import has_text
 from spark_client.spark_internals.plans import is_plain
-from spark_client.windows.calendars import is_zone, is_zone_sql
-from spark_client.windows.substreams import Substreams
+from spark_client.windows.eventtime import is_zone, is_zone_sql
 
 OnBadRows: TypeAlias = Literal["fail", "quarantine"]
 
@@ -30,7 +29,7 @@ _END_TIMES: Final = 2**61  #: microseconds on either side of 1970 that the track
 _REVISION: Final = "#r[1-9][0-9]*$"
 _YEARS: Final = 70_000  #: on either side of year 0: surely within that
 BAD_ROWS: Final = "_bad"  #: what the number of a batch's bad rows is called among what is observed of it
-_MARK: Final = "TRACKER_BAD_ROW"
+MARK: Final = "TRACKER_BAD_ROW"
 _SHOWN: Final = 200  #: characters of an example
 _SHORT: Final = (T.NumericType, T.BooleanType, T.DateType, T.TimestampType, T.TimestampNTZType)
 
@@ -132,46 +131,6 @@ class Belonging:
         )
 
 
-def belonging(
-    df: DataFrame,
-    rule: Substreams,
-    scope: ColumnOrName | None,
-    key: ColumnOrName,
-    more: Iterable[Condition],
-    on_bad_rows: OnBadRows,
-    zone: Column | None = None,
-) -> Belonging:
-    """Return the conditions for the rows of a source.
-
-    Args:
-        df: the source's rows.
-        rule: how they fall into substreams.
-        scope: the column of the scope; None: all rows are in one.
-        key: the column of the time, or of the name.
-        more: the front's conditions.
-        on_bad_rows: ``"fail"`` or ``"quarantine"``.
-        zone: the column of the row's time zone; None: rows have none.
-
-    Raises:
-        UsageError: `on_bad_rows` is neither.
-    """
-    if on_bad_rows not in ("fail", "quarantine"):
-        raise UsageError(f"on_bad_rows={on_bad_rows!r}: either 'fail' or 'quarantine'")
-    conditions: list[Condition] = []
-    if zone is not None:
-        conditions += _of_zone(df, zone)
-    if scope is not None:
-        conditions += _of_text(df, scope, "scope")
-    conditions += _of_time(df, key, rule.reach) if rule.windows else _of_text(df, key, "name")
-    return Belonging((*conditions, *more), on_bad_rows)
-
-
-def in_range(df: DataFrame, time: ColumnOrName, rule: Substreams) -> Column:
-    """Return the time of a row, for fronts: null if it is none that the tracker takes, so that it moves no frontier."""
-    *_, condition = _of_time(df, time, rule.reach)
-    return F.when(condition.holds, column(time))
-
-
 def partition_within(df: DataFrame, value: ColumnOrName, partitions: int) -> Condition:
     """Return the condition that a row is of one of the partitions that its source was declared with.
 
@@ -198,20 +157,9 @@ def no_revision(name: str) -> Condition:
     return Condition(~named(name).rlike(_REVISION), f"{name} is like that of a revision", sql)
 
 
-def requirement(rule: Substreams) -> Column:
-    """Return the condition that a row belongs to a substream: a batch fails on the first row that does not, before it
-    has written anything.
-
-    Args:
-        rule: how rows, which have `_tracker` and have been through all steps, fall into substreams.
-    """
-    belongs = rule.end_or_name().isNotNull() & F.col(f"{TRACKER}.scope").isNotNull()
-    return F.when(belongs, F.lit(True)).otherwise(F.raise_error(F.lit(_MARK)).cast("boolean"))
-
-
 def tells_of_bad_rows(error: BaseException) -> bool:
-    """Return whether a batch has failed since a row did not meet the `requirement`."""
-    return has_text(error, _MARK)
+    """Return whether a batch has failed since a row did not meet the requirement."""
+    return has_text(error, MARK)
 
 
 def of_steps(segment: str) -> TrackingError:
@@ -224,7 +172,7 @@ def of_steps(segment: str) -> TrackingError:
     )
 
 
-def _of_text(df: DataFrame, value: ColumnOrName, what: str) -> Iterator[Condition]:
+def of_text(df: DataFrame, value: ColumnOrName, what: str) -> Iterator[Condition]:
     """Yield the conditions for a scope or a name."""
     kind = resolve(df, value, what).dataType
     given, sql = column(value), _sql(df, value)
@@ -247,7 +195,7 @@ def _of_text(df: DataFrame, value: ColumnOrName, what: str) -> Iterator[Conditio
         yield Condition(F.octet_length(text).between(1, LONGEST), fault, cast and f"{cast} between 1 and {LONGEST}")
 
 
-def _of_time(df: DataFrame, value: ColumnOrName, reach: int) -> Iterator[Condition]:
+def of_time(df: DataFrame, value: ColumnOrName, reach: int) -> Iterator[Condition]:
     """Yield the conditions for the time of a window."""
     kind = resolve(df, value, "window").dataType
     given, sql = column(value), _sql(df, value)
@@ -261,7 +209,7 @@ def _of_time(df: DataFrame, value: ColumnOrName, reach: int) -> Iterator[Conditi
     yield Condition(holds, f"{called} is out of the tracker's range", sql and cast)
 
 
-def _of_zone(df: DataFrame, value: Column) -> Iterator[Condition]:
+def of_zone(df: DataFrame, value: Column) -> Iterator[Condition]:
     """Yield the conditions for the time zone of a row."""
     sql = _sql(df, value)
     called = _called(df, value) if sql else "the time zone"

@@ -10,17 +10,19 @@ it depends on the session's time zone.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column, resolve
 from spark_client.errors import UsageError
 from spark_client.windows import eventtime
-from spark_client.windows.eventtime import DAY
+from spark_client.windows.eventtime import DAY, instant_of, is_known_zone, is_zone, midnight_of
+from spark_client.windows.lengths import Length, TimedRows
+from spark_client.windows.substreams import Windows
 
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MONTHS: Final = (
@@ -32,12 +34,10 @@ _JANUARY: Final = 1970 * 12  #: months from year 0 to January 1970
 _DAYS: Final = {"day": 1, "week": 7}  #: in a unit
 _IN_MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
 _MOST_YEARS: Final = 1000
-_ZONE: Final = "^([A-Za-z][A-Za-z0-9/_+-]*|[+-][0-9]{2}:[0-9]{2})$"
-_ANY_DAY: Final = "2000-01-01T00:00:00 "
 
 
 @dataclass(frozen=True, eq=False)
-class Calendar:
+class Calendar(Length):
     """The length of windows that a calendar cuts, as `calendar` makes it.
 
     Attributes:
@@ -53,6 +53,19 @@ class Calendar:
     count: int
     first: int
     zone: str | Column | None
+
+    def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
+        cut = rule_of(rows.df, self, rows.kind, rows.offset_micros, rows.what)
+        zone = self.zone_by_row(rows.df)
+        rule = CalendarWindows(cut, **rows.fields(rows.time, zone))
+        return rule, rule.key_at(rows.micros, rule.zone_of(zone))
+
+    def dated(self, df: DataFrame, time: ColumnOrName) -> ColumnOrName:
+        """Return the instants at which dates begin in the zone, of dates; another time as it is."""
+        if self.zone is None or resolve(df, time, "window").dataType.simpleString() != eventtime.DATE:
+            return time
+        known = F.when(is_zone(self.zone), self.zone) if isinstance(self.zone, Column) else F.lit(self.zone)
+        return midnight_of(column(time), known)
 
 
 def calendar(length: str, zone: str | Column | None = None, *, first: str | None = None) -> Calendar:
@@ -179,6 +192,57 @@ class CalendarRule:
         return F.unix_date(first).cast("long")
 
 
+@dataclass(frozen=True)
+class CalendarWindows(Windows):
+    """Windows that a calendar cuts: they have no fixed length.
+
+    Attributes:
+        calendar: what cuts them.
+    """
+
+    calendar: CalendarRule
+
+    marker = "calendar"
+
+    called = "windows of a calendar"
+
+    @property
+    def zoned(self) -> bool:
+        return self.calendar.by_row
+
+    @property
+    def reach(self) -> int:
+        return self.calendar.longest
+
+    def zone_of(self, by_row: Column | None) -> Column | None:
+        return self.calendar.zone_of(by_row)
+
+    def bounds_at(self, micros: Column, zone: Column | None) -> tuple[Column, Column]:
+        return self.calendar.bounds(micros, zone)
+
+    @property
+    def by_day(self) -> bool:
+        return not self.calendar.offset
+
+    def unlike(self, spark: SparkSession | None, names: Sequence[str]) -> set[str]:
+        """Return the names of windows that this calendar does not cut: days are no months, here nor elsewhere."""
+        try:
+            bounds = {name: [*map(eventtime.micros_in, name.split("/"))] for name in names}
+        except ValueError:
+            return {*names}
+        if self.zoned:  # there is no zone: what can be told is how long a window is
+            return {name for name, (start, end) in bounds.items() if not self.calendar.may_have(end - start)}
+        assert spark is not None
+        starts = spark.createDataFrame([(start,) for start, _ in bounds.values()], "start long")
+        keys = starts.select(self.key_at(F.col("start"), self.zone_of(None))).collect()
+        return {*names} - {self.substream(None, key).name for (key,) in keys if key is not None}
+
+    @classmethod
+    def of_json(cls, described: Mapping[str, Any]) -> CalendarWindows:
+        common = {name: described[name] for name in ("scope", "scope_type", "zone", "time") if name in described}
+        return cls(CalendarRule(**described["calendar"]), **common)
+
+
 def rule_of(df: DataFrame, given: Calendar, time: str, offset: int, what: str) -> CalendarRule:
     """Resolve a calendar against the rows that it is for.
 
@@ -210,43 +274,10 @@ def rule_of(df: DataFrame, given: Calendar, time: str, offset: int, what: str) -
             f"has it, calendar({given.text!r}, F.col('zone')); 'UTC' is one, too"
         )
     elif isinstance(zone, str):
-        if not _known(df.sparkSession, zone):
+        if not is_known_zone(df.sparkSession, zone):
             raise UsageError(
                 f"{what}: {zone!r} is no time zone that Spark has: give a name such as 'Europe/Berlin', an offset such "
                 "as '+05:30', or a column as F.col('zone')"
             )
         return CalendarRule(given.unit, given.count, given.first, offset, zone, False)
     return CalendarRule(given.unit, given.count, given.first, offset, None, zone is not None)
-
-
-def instant_of(local: Column, zone: Column) -> Column:
-    """Return the instant at which clocks in a zone show a time: the first if there are two, and later if it is skipped.
-
-    Args:
-        local: what they show, in microseconds after they showed 1970.
-        zone: the zone's name.
-    """
-    return F.unix_micros(F.to_utc_timestamp(F.timestamp_micros(local), zone))
-
-
-def midnight_of(date: Column, zone: Column) -> Column:
-    """Return the instant at which a date begins in a zone, as a timestamp; null if it is out of range."""
-    days = F.unix_date(date)
-    near = F.when(days.between(-(eventtime.LIMIT // DAY), eventtime.LIMIT // DAY), days).cast("long")
-    return F.to_utc_timestamp(F.timestamp_micros(near * F.lit(DAY)), zone)
-
-
-def is_zone(text: Column) -> Column:
-    """Return whether a text is the name of a time zone that Spark has; null if it is null."""
-    return text.rlike(_ZONE) & F.concat(F.lit(_ANY_DAY), text).try_cast(T.TimestampType()).isNotNull()
-
-
-def is_zone_sql(column: str) -> str:
-    """Return the same in SQL, of a column whose name is quoted."""
-    return f"{column} rlike '{_ZONE}' and try_cast(concat('{_ANY_DAY}', {column}) as timestamp) is not null"
-
-
-@lru_cache(maxsize=256)
-def _known(spark: SparkSession, zone: str) -> bool:
-    one = spark.createDataFrame([(zone,)], "zone string")
-    return bool(one.select(is_zone(F.col("zone"))).collect()[0][0])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Final
 
 from pyspark.sql import Column, SparkSession
@@ -26,6 +27,8 @@ TIMES: Final = (INSTANT, WALL, DATE)  #: the types of columns that windows may b
 LIMIT: Final = 2**61  #: end times lie within this many microseconds of 1970: some 73,000 years
 DAY: Final = 86_400_000_000
 
+_ZONE: Final = "^([A-Za-z][A-Za-z0-9/_+-]*|[+-][0-9]{2}:[0-9]{2})$"
+_ANY_DAY: Final = "2000-01-01T00:00:00 "
 _OLD_INTERVALS: Final = "spark.sql.legacy.interval.enabled"
 _ISO: Final = re.compile(r"([+-]?\d{4,6})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?Z?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -143,6 +146,40 @@ def micros_of(value: datetime, kind: str = INSTANT) -> int:
             raise UsageError(f"{value!r} has a zone, and windows over timestamp_ntz have none: give it without tzinfo")
         value = value.replace(tzinfo=timezone.utc)
     return (value.astimezone(timezone.utc) - _EPOCH) // timedelta(microseconds=1)
+
+
+def instant_of(local: Column, zone: Column) -> Column:
+    """Return the instant at which clocks in a zone show a time: the first if there are two, and later if it is skipped.
+
+    Args:
+        local: what they show, in microseconds after they showed 1970.
+        zone: the zone's name.
+    """
+    return F.unix_micros(F.to_utc_timestamp(F.timestamp_micros(local), zone))
+
+
+def midnight_of(date: Column, zone: Column) -> Column:
+    """Return the instant at which a date begins in a zone, as a timestamp; null if it is out of range."""
+    days = F.unix_date(date)
+    near = F.when(days.between(-(LIMIT // DAY), LIMIT // DAY), days).cast("long")
+    return F.to_utc_timestamp(F.timestamp_micros(near * F.lit(DAY)), zone)
+
+
+def is_zone(text: Column) -> Column:
+    """Return whether a text is the name of a time zone that Spark has; null if it is null."""
+    return text.rlike(_ZONE) & F.concat(F.lit(_ANY_DAY), text).try_cast(T.TimestampType()).isNotNull()
+
+
+def is_zone_sql(column: str) -> str:
+    """Return the same in SQL, of a column whose name is quoted."""
+    return f"{column} rlike '{_ZONE}' and try_cast(concat('{_ANY_DAY}', {column}) as timestamp) is not null"
+
+
+@lru_cache(maxsize=256)
+def is_known_zone(spark: SparkSession, zone: str) -> bool:
+    """Return whether a name is one of a time zone that Spark has."""
+    one = spark.createDataFrame([(zone,)], "zone string")
+    return bool(one.select(is_zone(F.col("zone"))).collect()[0][0])
 
 
 def _wall_epoch() -> Column:

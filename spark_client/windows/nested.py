@@ -7,11 +7,11 @@ pieces. A window's result is made of all pieces that it has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,11 +20,25 @@ from spark_client.errors import UsageError
 from spark_client.windows import durations
 from spark_client.windows.calendars import Calendar, CalendarRule, rule_of
 from spark_client.windows.durations import Duration
-from spark_client.windows.eventtime import DAY
+from spark_client.windows.eventtime import DATE, DAY
+from spark_client.windows.lengths import Length, TimedRows
+from spark_client.windows.substreams import (
+    COMPLETENESS,
+    Ability,
+    Chosen,
+    Group,
+    Kept,
+    Substream,
+    Windows,
+    completeness_of,
+)
+
+LEVEL: Final = "level"  #: the results' column that has the length of their window
+_LEVEL: Final = f"_{LEVEL}"
 
 
 @dataclass(frozen=True, eq=False)
-class Nested:
+class Nested(Length):
     """The lengths of windows within windows, as `nested` makes them: the shortest first."""
 
     lengths: tuple[Duration | Calendar, ...]
@@ -34,9 +48,22 @@ class Nested:
 
     @property
     def zone(self) -> Column | None:
-        """The column of the time zone, if each row has its own."""
         zones = (each.zone for each in self.lengths if isinstance(each, Calendar))
         return next((zone for zone in zones if isinstance(zone, Column)), None)
+
+    def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
+        if rows.kind == DATE:
+            raise UsageError(f"{self}: {rows.time!r} is a date: give a timestamp, F.col('day').cast('timestamp')")
+        levels = levels_of(rows.df, self, rows.kind, rows.offset_micros, rows.what)
+        rows.offset_within(levels[-1].length, levels[-1].label)
+        zones = {
+            str(each.zone) for each in self.lengths if isinstance(each, Calendar) and isinstance(each.zone, Column)
+        }
+        if len(zones) > 1:
+            raise UsageError(f"{self}: a row has one time zone, and these have {' and '.join(sorted(zones))}")
+        zone = self.zone_by_row(rows.df)
+        rule = NestedWindows(levels, **rows.fields(rows.time, zone))
+        return rule, rule.key_at(rows.micros, zone)
 
 
 def nested(*lengths: Duration | Calendar) -> Nested:
@@ -101,6 +128,107 @@ class Level:
             return self.calendar.bounds(micros, self.calendar.zone_of(zone))
         start = micros - F.pmod(micros - F.lit(self.offset), F.lit(self.length))
         return start, start + F.lit(self.length)
+
+
+@dataclass(frozen=True)
+class NestedWindows(Windows):
+    """Windows within windows: a row is kept under the piece that it has of all of its windows, whose key has all of
+    their bounds and is what `_tracker` has as the name.
+
+    Attributes:
+        levels: of the windows, the shortest first.
+    """
+
+    levels: tuple[Level, ...]
+
+    marker = "levels"
+    called = "windows within windows"
+    shared = True
+    several = True
+
+    lacks = frozenset(Ability) - {Ability.ZONE}
+
+    @property
+    def reach(self) -> int:
+        return max(level.length for level in self.levels)
+
+    def bounds_at(self, micros: Column, zone: Column | None) -> tuple[Column, Column]:
+        return self.levels[0].bounds(micros, zone)
+
+    def key_at(self, micros: Column, zone: Column | None) -> Column:
+        return F.when(self._near(micros), key_of([level.bounds(micros, zone) for level in self.levels]))
+
+    def span(self, key: Any) -> tuple[int, int]:
+        return windows_in(key)[0]
+
+    def span_of(self, key: Column) -> tuple[Column, Column]:
+        return super().span_of(window_of(key, 0))
+
+    def substream(self, scope: str | None, key: Any) -> Substream:
+        if key is None:
+            raise ValueError("a window without an end")
+        return Substream(scope or "", key, self.span(key)[1])
+
+    def key_of(self, substream: Substream) -> str:
+        return substream.name
+
+    def tracked_as(self, substream: Substream) -> tuple[Substream, ...]:
+        return tuple(dict.fromkeys(self._windows_of(substream)))
+
+    @property
+    def own(self) -> list[str]:
+        *scope, window = super().own
+        return [*scope, LEVEL, window]
+
+    def shown(self, key: Column) -> list[Column]:
+        return [F.col(_LEVEL).alias(LEVEL), *super().shown(key)]
+
+    def chosen(self, kept: Kept) -> Chosen:
+        """Return the pieces of the windows that are over, longer ones after their shorter ones."""
+        pieces: dict[tuple[int, Substream], list[Substream]] = {}
+        for piece in kept.parts:
+            for level, window in enumerate(self._windows_of(piece)):
+                pieces.setdefault((level, window), []).append(piece)
+        groups: dict[Group, dict[Substream, list[str]]] = {}
+        waiting, counted = set[Substream](), dict[Substream, list[str]]()
+        for (level, window), some in pieces.items():
+            now, was = ([self._is_over(piece, level, ended) for piece in some] for ended in (kept.ended, kept.before))
+            if not all(now):
+                waiting.update(some)  # what has ended of it waits for the rest
+                continue
+            if all(was):
+                continue
+            by_drain, after = kept.ended[window]
+            completeness = completeness_of(after, by_drain) if kept.completeness else ""
+            marks = ((_LEVEL, self.levels[level].label), (f"_{COMPLETENESS}", completeness))
+            found = {piece: kept.parts[piece] for piece in some}
+            groups.setdefault(Group(marks, level), {}).update(found)
+            if level == 0:
+                counted |= found
+        return Chosen(groups, counted, waiting)
+
+    def _windows_of(self, piece: Substream) -> list[Substream]:
+        """Return the windows that a piece is of, the shortest first: one for each level."""
+        return [Substream(piece.scope, self.interval(start, end), end) for start, end in windows_in(piece.name)]
+
+    def _is_over(self, piece: Substream, level: int, ended: Collection[Substream]) -> bool:
+        """Return whether its window of a level has ended, and the shorter ones that end no later."""
+        bounds = windows_in(piece.name)[: level + 1]
+        windows = self._windows_of(piece)[: level + 1]
+        return all(each in ended for each, (_, end) in zip(windows, bounds, strict=True) if end <= bounds[-1][1])
+
+    def regrouped(self, partials: DataFrame, group: Group) -> DataFrame:
+        return partials.withColumn("_key", window_of(F.col("_key"), group.level))
+
+    def finished(self, merged: DataFrame) -> DataFrame:
+        """Return the rows with their level: pieces, which are late, are of the shortest window that they are late
+        for."""
+        return merged if _LEVEL in merged.columns else merged.withColumn(_LEVEL, F.lit(self.levels[0].label))
+
+    @classmethod
+    def of_json(cls, described: Mapping[str, Any]) -> NestedWindows:
+        common = {name: described[name] for name in ("scope", "scope_type", "zone", "time") if name in described}
+        return cls(tuple(map(Level.from_json, described["levels"])), **common)
 
 
 def levels_of(df: DataFrame, given: Nested, time: str, offset: int, what: str) -> tuple[Level, ...]:

@@ -4,24 +4,52 @@ A session's end moves with each of its rows, and what the tracker ends has its n
 steps, and a row of a step is an element of all *stretches* that have the step: each is a gap and a step long, and the
 next one begins a step later. Whatever may join a row, before it or after it, lies in a stretch with it. So a session
 has certainly ended as soon as all stretches of its rows have: nothing that could join it is in flight, or will come.
+
+All rows of one key in a step are of one session, since a step is no longer than the gap. So a batch's rows become
+partial rows by step and key as in any release, with the first and the last time beside. A chain of ended steps is a
+session, and over. Of one that reaches into a step that has not ended, the ended steps are put together and carried on,
+so that a long session takes no more room than a short one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import TRACKER, fold, named, resolve
 from spark_client.errors import UsageError
-from spark_client.windows import durations
+from spark_client.spark_internals.plans import is_plain
+from spark_client.windows import durations, eventtime
 from spark_client.windows.durations import Duration
+from spark_client.windows.eventtime import DATE
+from spark_client.windows.fixed import Fixed
+from spark_client.windows.lengths import Length, TimedRows
+from spark_client.windows.substreams import (
+    COMPLETENESS,
+    WHOLE,
+    Ability,
+    Chosen,
+    Group,
+    Kept,
+    Substream,
+    Windows,
+    completeness_of,
+)
 
+ENDED: Final = "_ended"  #: whether the step of a partial row has
+_FIRST, _LAST = "_first", "_last"  #: of a partial row: the times of its rows, in microseconds
+_BY_DRAIN, _BEFORE = "_by_drain", "_before"  #: of a session: whether a drain has ended a step, now or earlier
+_CHAIN, _RUN = "_chain", "_run"
 _MOST: Final = 100  #: steps of a gap: each row is an element of one stretch more
 
 
 @dataclass(frozen=True)
-class Session:
+class Session(Length):
     """Sessions by gap, as `session` makes them.
 
     Attributes:
@@ -31,6 +59,23 @@ class Session:
 
     gap: Duration
     step: Duration | None
+
+    def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
+        time = rows.time
+        if rows.offset is not None:
+            raise UsageError(
+                "session: sessions begin with their first row, so there is no offset: window=('at', session(…))"
+            )
+        if rows.kind == DATE:
+            raise UsageError(f"session: {time!r} is a date, which has no gaps below a day: give a timestamp")
+        if not is_plain(rows.df, time):
+            raise UsageError(
+                f"session: {time!r} is an expression, and a release needs the time as a column: give the rows one, "
+                "with raw.withColumn('at', …), and window=('at', session(…))"
+            )
+        gap, step = self.lengths(rows.df.sparkSession)
+        rule = SessionSteps(step, gap=gap, at=resolve(rows.df, time, "window").name, **rows.fields())
+        return rule, rule.key_at(rows.micros, None)
 
     def lengths(self, spark: SparkSession) -> tuple[int, int]:
         """Return the gap and the step, in microseconds.
@@ -71,6 +116,105 @@ def session(gap: Duration, step: Duration | None = None) -> Session:
     return Session(gap, step)
 
 
+@dataclass(frozen=True)
+class SessionSteps(Fixed):
+    """Sessions: rows are kept by steps of time, and the tracker knows the stretches that have them.
+
+    Attributes:
+        gap: of sessions, in microseconds.
+        at: the column of the time, which is needed after the source.
+    """
+
+    gap: int = field(kw_only=True)
+    at: str = field(kw_only=True)
+
+    marker = "gap"
+    called = "sessions"
+    shared = True
+    several = True
+
+    lacks = frozenset(Ability) - {Ability.ZONE}
+
+    @property
+    def reach(self) -> int:
+        return self.length + self.gap
+
+    def check_release(self, rows: DataFrame, keys: Sequence[T.StructField], asks: str) -> None:
+        if unfit := [field for field in keys if not _sortable(field.dataType)]:
+            name, kind = unfit[0].name, unfit[0].dataType.simpleString()
+            raise UsageError(
+                f"keys: sessions are found by sorting, and Spark cannot sort by {name!r}, which is {kind}: give a "
+                f"map's entries in their order, F.array_sort(F.map_entries({name!r})).alias({name!r}), or what you "
+                "need of it"
+            )
+        kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields if field.name != TRACKER}
+        same = fold(rows.sparkSession)  # the name is as it was written at the source
+        if {same(name): kind for name, kind in kinds.items()}.get(same(self.at)) != self.time:
+            raise UsageError(
+                f"{asks}: sessions are made of the column {self.at!r}, a {self.time}, and the rows have "
+                f"{', '.join(f'{name} {kind}' for name, kind in kinds.items())}: keep it in each select, and in what "
+                "is sent into channels"
+            )
+
+    @property
+    def parts(self) -> list[Column]:
+        micros, end = self.micros(named(self.at)), F.unix_micros(self.key)
+        changed = F.lit(
+            f"the column {self.at!r} of a row is not what its source has tracked it by, and sessions are made of that "
+            "time. Nothing of the batch was published: leave the column as it is, put what a step makes of it into "
+            "another one, and start the query again with the same checkpoint"
+        )
+        inside = micros.between(end - F.lit(self.length), end - F.lit(1))
+        time = F.when(inside, micros).otherwise(F.raise_error(changed).cast("bigint"))
+        return [F.min(time).alias(_FIRST), F.max(time).alias(_LAST)]
+
+    @property
+    def merged_parts(self) -> list[Column]:
+        return [F.min(_FIRST).alias(_FIRST), F.max(_LAST).alias(_LAST)]
+
+    def shown(self, key: Column) -> list[Column]:  # noqa: ARG002
+        start, end = (eventtime.moment(at, self.time) for at in (F.col(_FIRST), F.col(_LAST) + F.lit(self.gap)))
+        return [F.struct(start.alias("start"), end.alias("end")).alias("window")]
+
+    def chosen(self, kept: Kept) -> Chosen:
+        """Return the steps that are over, of which sessions are made, and the others that may join them."""
+        over = {step: parts for step, parts in kept.parts.items() if step in kept.gone}
+        newest: dict[str, int] = {}  # by scope: the end of its newest step that is over
+        for step in over:
+            newest[step.scope] = max(newest.get(step.scope, _end(step)), _end(step))
+        groups: dict[Group, dict[Substream, list[str]]] = {}
+        for step, parts in kept.parts.items():
+            flags = [kept.ended[each] for each in kept.tracked[step]] if kept.completeness and step in over else []
+            by_drain, before = any(drain for drain, _ in flags), any(after for _, after in flags)
+            # What begins later than a gap after all that is over joins none of it.
+            if step in over or (step.scope in newest and _end(step) <= newest[step.scope] + self.gap):
+                marks = ((ENDED, step in over), (_BY_DRAIN, by_drain), (_BEFORE, before))
+                groups.setdefault(Group(marks), {})[step] = parts
+        return Chosen(groups, over)
+
+    def made(self, merged: DataFrame, keys: Sequence[str], merge: Sequence[Column]) -> DataFrame:
+        """Return the sessions that are over, and what has to be carried on of others: chains of rows, none further than
+        the gap from the next one."""
+        by = ["_scope", *keys]
+        ordered = Window.partitionBy(*map(named, by)).orderBy(_FIRST)
+        joins = F.col(_FIRST) - F.lag(_LAST).over(ordered) <= F.lit(self.gap)
+        begins = F.when(F.coalesce(joins, F.lit(False)), 0).otherwise(1)
+        waits = F.when(F.col(ENDED), 0).otherwise(1)
+        chained = merged.withColumn(_CHAIN, begins).withColumn(_CHAIN, F.sum(_CHAIN).over(ordered))
+        # What is carried on leaves the steps that have not ended where they are, on either side.
+        chained = chained.withColumn(_RUN, F.sum(waits).over(ordered))
+        of_chain = Window.partitionBy(*map(named, by), F.col(_CHAIN))
+        chained = chained.withColumn(WHOLE, F.min(ENDED).over(of_chain)).where(ENDED)
+        newest, flags = F.max("_key").alias("_key"), [F.max(each).alias(each) for each in (_BY_DRAIN, _BEFORE)]
+        made = chained.groupBy(*map(named, by), _CHAIN, _RUN, WHOLE).agg(newest, *merge, *flags)
+        return made.withColumn(f"_{COMPLETENESS}", _completeness())
+
+    def tracked_as(self, substream: Substream) -> tuple[Substream, ...]:
+        assert substream.end_time is not None
+        bounds = stretches(substream.end_time, self.length, self.gap)
+        return tuple(Substream(substream.scope, self.interval(start, end), end) for start, end in bounds)
+
+
 def stretches(end: int, step: int, gap: int) -> list[tuple[int, int]]:
     """Return the bounds of all stretches that have a step, oldest first.
 
@@ -85,3 +229,28 @@ def stretches(end: int, step: int, gap: int) -> list[tuple[int, int]]:
     [(15, 60), (30, 75), (45, 90)]
     """
     return [(start, start + gap + step) for start in range(end - step - gap, end, step)]
+
+
+def _sortable(kind: T.DataType) -> bool:
+    """Return whether Spark sorts by values of a type: not by maps, and by nothing that holds one."""
+    if isinstance(kind, T.StructType):
+        return all(_sortable(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return _sortable(kind.elementType)
+    return not isinstance(kind, T.MapType)
+
+
+def _completeness() -> Column:
+    """Return what of a session a result is of: by the steps that it has."""
+    value = F.lit(completeness_of(continues=False, by_drain=False))
+    for before, by_drain in ((False, True), (True, False), (True, True)):  # the last that holds counts
+        holds = F.lit(True)
+        for flag, name in ((before, _BEFORE), (by_drain, _BY_DRAIN)):
+            holds = holds & F.col(name) if flag else holds
+        value = F.when(holds, F.lit(completeness_of(before, by_drain))).otherwise(value)
+    return value
+
+
+def _end(step: Substream) -> int:
+    assert step.end_time is not None
+    return step.end_time

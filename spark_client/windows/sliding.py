@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.errors import UsageError
+from spark_client.windows import durations
 from spark_client.windows.durations import Duration
+from spark_client.windows.eventtime import DATE
+from spark_client.windows.fixed import Fixed, FixedLength
+from spark_client.windows.lengths import Length, TimedRows
+from spark_client.windows.substreams import Ability, Windows
+
+_END: Final = "_tracker_end"  #: of one of the windows that a row is in; no longer than until it is tracked
 
 
 @dataclass(frozen=True)
-class Sliding:
+class Sliding(Length):
     """The length of windows that overlap, as `sliding` makes it.
 
     Attributes:
@@ -21,6 +31,19 @@ class Sliding:
 
     length: Duration
     every: Duration
+
+    def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
+        length = durations.length(rows.df.sparkSession, self.length, "the window's length")
+        slide = durations.length(rows.df.sparkSession, self.every, "the window's slide")
+        if slide > length:
+            raise UsageError(
+                f"sliding({self.length!r}, {self.every!r}): windows begin later than the one before has ended"
+            )
+        if slide == length:
+            return FixedLength(self.length).windows(rows)
+        offset = rows.offset_within(slide, self.every)
+        rule = SlidingWindows(length, offset, slide=slide, **rows.fields(rows.time, by_date=rows.kind == DATE))
+        return rule, rule.ends_of(rows.micros)
 
 
 def sliding(length: Duration, every: Duration) -> Sliding:
@@ -38,15 +61,42 @@ def sliding(length: Duration, every: Duration) -> Sliding:
     return Sliding(length, every)
 
 
-def ends_of(micros: Column, length: int, slide: int, offset: int) -> Column:
-    """Return the ends of all windows that a time falls into, in microseconds: an array.
+@dataclass(frozen=True)
+class SlidingWindows(Fixed):
+    """Windows that overlap; a declared row has the ends of all windows that it is in, until it is copied.
 
-    Args:
-        micros: the time, in microseconds.
-        length: of a window.
-        slide: from the start of one to that of the next.
-        offset: at which windows begin, after the epoch.
+    Attributes:
+        slide: from the start of a window to that of the next, in microseconds.
     """
-    newest = micros - F.pmod(micros - F.lit(offset), F.lit(slide)) + F.lit(length)  # it ends last
-    more = F.call_function("div", newest - micros - F.lit(1), F.lit(slide))
-    return F.sequence(newest - more * F.lit(slide), newest, F.lit(slide))
+
+    slide: int = field(kw_only=True)
+
+    marker = "slide"
+    called = "windows that overlap"
+    several = True
+
+    lacks = frozenset([Ability.NAMES, Ability.WATERMARK])
+
+    def ends_of(self, micros: Column) -> Column:
+        """Return the ends of the windows that a time falls into, in microseconds: an array; null if it is out of
+        range."""
+        micros = self.in_range(micros)
+        newest = micros - F.pmod(micros - F.lit(self.offset), F.lit(self.slide)) + F.lit(self.length)  # it ends last
+        more = F.call_function("div", newest - micros - F.lit(1), F.lit(self.slide))
+        return F.sequence(newest - more * F.lit(self.slide), newest, F.lit(self.slide))
+
+    def copied(self, rows: DataFrame, key: Column) -> DataFrame:
+        return rows.withColumn(_END, F.explode_outer(key))
+
+    def copied_key(self, key: Column) -> Column:  # noqa: ARG002
+        return F.timestamp_micros(_END)
+
+    @property
+    def copy(self) -> list[Column]:
+        return [F.col(_END)]
+
+    def derives(self, kind: T.DataType) -> bool:  # noqa: ARG002
+        return False  # a row is in several
+
+    def _ends_at(self, end: int) -> bool:
+        return (end - self.length - self.offset) % self.slide == 0

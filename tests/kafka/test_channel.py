@@ -21,7 +21,7 @@ from spark_client import Channel, FileChannel, Marks, Topic, Tracking, TrackingE
 from spark_client.columns import TRACKER
 from spark_client.destinations.kafka_channel import KafkaChannel
 from spark_client.storage import topics
-from spark_client.windows.substreams import Substreams
+from spark_client.windows.named import Named
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -256,7 +256,7 @@ def tracked(spark: SparkSession, labels: int, first: int = 0) -> DataFrame:
     return spark.range(first, first + 4).select("id", F.struct(*fields).alias(TRACKER))
 
 
-NAMED = Substreams(None, "string", "name", "string", 0, 0)
+NAMED = Named("name")
 
 
 @pytest.mark.parametrize("kind", ["files", "kafka"])

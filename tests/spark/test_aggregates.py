@@ -24,7 +24,7 @@ from spark_client.aggregates.sums import bounded, quotient
 from spark_client.plan.streams import Stream
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare
-from spark_client.windows.substreams import Substreams
+from spark_client.windows.named import Named
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -114,7 +114,7 @@ class _Input:
     """What a release needs of a stream's input, for plans alone."""
 
     segment = "in"
-    rule = Substreams(None, "string", "g", "string", 0, 0)
+    rule = Named("g")
     belonging = None
 
 
@@ -148,7 +148,7 @@ def released(release: Aggregation, rows: DataFrame, path: Path) -> DataFrame:
     spark = rows.sparkSession
 
     def merge(some: list[str]) -> DataFrame:
-        return release.parts(spark, some).groupBy("_scope", "_key").agg(*release._merge)
+        return release.parts(spark, some).groupBy("_scope", "_key").agg(*release.merging)
 
     paths = []
     for number in range(1 + max(r[0] for r in rows.select("b").collect())):

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError
 from spark_client.counting.batch import CountingMode
-from spark_client.windows.substreams import Substreams
+from spark_client.windows.fixed import Fixed
 from tests.client.processes import Server
 from tests.spark.feed import Feed, rows_of
 
@@ -308,7 +308,7 @@ def test_a_step_that_makes_bad_rows_is_found_before_publication(
 
 
 def test_windows_are_named_whatever_their_year() -> None:
-    rule = Substreams(None, "string", None, "string", 24 * HOUR, 0)
+    rule = Fixed(24 * HOUR)
     assert rule.window_name(LAST + 24 * HOUR) == "9999-12-31T00:00:00Z/+10000-01-01T00:00:00Z"
     assert rule.window_name(-62_135_596_800_000_000) == "0000-12-31T00:00:00Z/0001-01-01T00:00:00Z"
     assert rule.window_name(-62_167_219_200_000_000).startswith("-0001-12-31T00:00:00Z/0000-01-01")

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Tracking, UsageError, calendar
 from spark_client.fronts import timetable
 from spark_client.windows import eventtime
-from spark_client.windows.declaration import dated, declare
+from spark_client.windows.declaration import declare
 from spark_client.windows.eventtime import DAY
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
@@ -99,8 +99,9 @@ def test_windows_are_those_of_pythons_calendar_in_every_zone(spark: SparkSession
         by_row = number % 2 == 0
         zone: Any = F.col("zone") if by_row else rng.choice(ZONES)
         window = ("at", calendar(length, zone, first=first), f"{hours} hours")
-        rule, scope, name, _ = declare(rows, None, window, None)
-        named = rows.select("micros", "zone", name.alias("_name"))
+        declared = declare(rows, None, window, None)
+        rule, scope, key = declared.rule, declared.scope, declared.key
+        named = rows.select("micros", "zone", key.alias("_name"))
         shown = named.select("*", *rule.result_columns(scope, F.col("_name")))
         got = shown.select("micros", "zone", F.unix_micros("window.start"), F.unix_micros("window.end"), "_name")
         for instant, own, start, end, text in got.collect():
@@ -124,8 +125,9 @@ def test_windows_begin_where_sparks_date_trunc_says_in_that_zone(
         rows = spark.createDataFrame(drawn, "micros long").select(F.timestamp_micros("micros").alias("at"))
         compared = []
         for unit in ("day", "week", "month", "quarter", "year"):
-            rule, scope, name, _ = declare(rows, None, ("at", calendar(f"1 {unit}", zone)), None)
-            (window,) = rule.result_columns(scope, name)
+            declared = declare(rows, None, ("at", calendar(f"1 {unit}", zone)), None)
+            rule, scope, key = declared.rule, declared.scope, declared.key
+            (window,) = rule.result_columns(scope, key)
             compared.append((window.getField("start") == F.date_trunc(unit, "at")).alias(unit))
         assert rows.select(*compared).distinct().collect() == [(True,) * 5], zone
 
@@ -137,18 +139,20 @@ def test_windows_of_wall_clocks_and_of_dates(spark: SparkSession, conf: Any) -> 
         F.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00' + micros * INTERVAL '0.000001' SECOND").alias("local"),
         F.date_from_unix_date((F.col("micros") / DAY).cast("int")).alias("day"),
     )
-    rule, scope, name, _ = declare(rows, None, ("local", calendar("1 month")), None)
-    (window,) = rule.result_columns(scope, name)
+    declared = declare(rows, None, ("local", calendar("1 month")), None)
+    rule, scope, key = declared.rule, declared.scope, declared.key
+    (window,) = rule.result_columns(scope, key)
     assert (
         rows.select(window).schema["window"].dataType.simpleString() == "struct<start:timestamp_ntz,end:timestamp_ntz>"
     )
-    texts = rows.select("local", name, window.getField("start").cast("date"), window.getField("end").cast("date"))
+    texts = rows.select("local", key, window.getField("start").cast("date"), window.getField("end").cast("date"))
     for local, text, start, end in texts.collect():
         assert start == date(local.year, local.month, 1)
         assert end == start + timedelta(days=monthrange(local.year, local.month)[1])
         assert rule.substream("", text).name == f"{start}T00:00:00/{end}T00:00:00"
-    rule, scope, name, _ = declare(rows, None, dated(rows, ("day", calendar("1 day", "Europe/Berlin"))), None)
-    for day, text in rows.select("day", name).collect():
+    declared = declare(rows, None, ("day", calendar("1 day", "Europe/Berlin")), None)
+    rule, scope, key = declared.rule, declared.scope, declared.key
+    for day, text in rows.select("day", key).collect():
         assert rule.substream("", text).name.startswith(
             eventtime.iso(micros(datetime(day.year, day.month, day.day, tzinfo=ZoneInfo("Europe/Berlin"))), "x")
         )
@@ -159,14 +163,15 @@ def test_far_and_unknown_times_belong_nowhere(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(each,) for each in far], "micros long").select(
         F.timestamp_micros("micros").alias("at")
     )
-    _, _, name, _ = declare(rows, None, ("at", calendar("1 year", "Europe/Berlin")), None)
-    assert [text for (text,) in rows.select(name).collect()] == [None] * len(far)
+    key = declare(rows, None, ("at", calendar("1 year", "Europe/Berlin")), None).key
+    assert [text for (text,) in rows.select(key).collect()] == [None] * len(far)
     for year in (-70_000, -1, 0, 9999, 70_000):
         at = spark.sql(f"select timestamp_micros({(year - 1970) * 365 * DAY}) as at")
-        rule, scope, name, _ = declare(at, None, ("at", calendar("1 month", "Asia/Kolkata")), None)
-        text, shown = at.select(name, F.unix_micros(rule.result_columns(scope, name)[0].getField("end"))).collect()[0]
+        declared = declare(at, None, ("at", calendar("1 month", "Asia/Kolkata")), None)
+        rule, scope, key = declared.rule, declared.scope, declared.key
+        text, shown = at.select(key, F.unix_micros(rule.result_columns(scope, key)[0].getField("end"))).collect()[0]
         assert rule.substream("", text).end_time == shown
-        shown_as = at.select(rule.name_and_end(name)[0]).collect()[0][0]
+        shown_as = at.select(rule.name_and_end(key)[0]).collect()[0][0]
         assert shown_as == rule.substream("", text).name
 
 
@@ -213,7 +218,7 @@ def test_calendars_that_do_not_fit_their_times_are_refused(spark: SparkSession, 
 
 def rule_over(spark: SparkSession, zone: str | Column, **options: Any) -> Substreams:
     rows = spark.sql("select timestamp_micros(0L) as at, 'UTC' as zone, 'a' as shop")
-    return declare(rows, "shop", ("at", calendar("1 day", zone), *options.values()), None)[0]
+    return declare(rows, "shop", ("at", calendar("1 day", zone), *options.values()), None).rule
 
 
 def test_schedules_are_read_in_the_zone_of_the_windows(spark: SparkSession, conf: Any) -> None:

@@ -16,11 +16,11 @@ from spark_client.counting.given_counts import Ledger, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.fronts.front import SourceRows
 from spark_client.storage.directories import read_json
-from spark_client.windows.substreams import Substreams
+from spark_client.windows.fixed import Fixed
 from tests.client.processes import Server
 from tracker.client import DrainState, JobSpec, TrackerClient
 
-RULE = Substreams("tenant", "string", None, "string", 3_600_000_000, 0)
+RULE = Fixed(3_600_000_000, scope="tenant")
 COUNTS = [("a", 0, 3), ("b", 0, 4), ("silent", 0, 2), ("later", 1, 1)]
 
 Given: TypeAlias = Callable[[list[tuple[str, int, int]]], Schedule]

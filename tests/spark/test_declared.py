@@ -10,13 +10,17 @@ import pytest
 
 from spark_client.errors import UsageError
 from spark_client.runtime import declared
-from spark_client.windows.nested import Level
+from spark_client.windows.fixed import Fixed
+from spark_client.windows.named import Named
+from spark_client.windows.nested import Level, NestedWindows
+from spark_client.windows.sessions import SessionSteps
+from spark_client.windows.sliding import SlidingWindows
 from spark_client.windows.substreams import Substreams
 
 HOUR = 3_600_000_000
-HOURS = Substreams("shop", "string", None, "string", HOUR, 0)
+HOURS = Fixed(HOUR, scope="shop")
 DAYS = replace(HOURS, length=24 * HOUR)
-NAMED = Substreams("shop", "string", "load", "string", 0, 0)
+NAMED = Named("load", scope="shop")
 
 
 def query(rule: Substreams = HOURS, **aspects: object) -> Mapping[str, object]:
@@ -49,8 +53,8 @@ def test_what_only_shapes_the_state_changes_once_nothing_is_open(tmp_path: Path,
         query(DAYS),
         query(replace(HOURS, offset=60)),
         query(replace(HOURS, scope="tenant")),
-        query(replace(HOURS, length=0, gap=HOUR, at="at")),
-        query(replace(DAYS, levels=(Level("1 hour", HOUR, 0, None), Level("1 day", 24 * HOUR, 0, None)))),
+        query(SessionSteps(HOUR, gap=HOUR, at="at", scope="shop")),
+        query(NestedWindows((Level("1 hour", HOUR, 0, None), Level("1 day", 24 * HOUR, 0, None)), scope="shop")),
         query(NAMED),
         query(job="other"),
         query(segment="other"),
@@ -69,5 +73,5 @@ def test_a_lasting_property_of_a_checkpoint_is_left_to_another_job(
 
 def test_windows_of_another_length_are_taken_over_by_export_and_restore(tmp_path: Path) -> None:
     assert "Snapshots" in refused(tmp_path, query(DAYS), 0)
-    for rule in (NAMED, replace(HOURS, slide=60), replace(HOURS, scope="tenant")):
+    for rule in (NAMED, SlidingWindows(HOUR, slide=60, scope="shop"), replace(HOURS, scope="tenant")):
         assert "Snapshots" not in refused(tmp_path, query(rule), 0)

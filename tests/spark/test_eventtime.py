@@ -13,7 +13,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, UsageError
 from spark_client.fronts import timetable
-from spark_client.plan.layouts import DerivedLayout
 from spark_client.windows import durations, eventtime
 from spark_client.windows.declaration import declare
 from spark_client.windows.substreams import Substreams
@@ -70,8 +69,9 @@ def test_windows_equal_sparks_own_for_every_type_zone_width_and_offset(
         length = durations.length(spark, width, "width")
         offset = f"{rng.randrange(1 - length, length)} microseconds" if rng.random() < 0.7 else "0 seconds"
         rows = times(spark, rng, kind, 200)
-        rule, scope, _, end = declare(rows, None, ("at", width, offset), None)
-        tracked = rows.select("at", end.alias("end"))
+        declared = declare(rows, None, ("at", width, offset), None)
+        rule, scope, key = declared.rule, declared.scope, declared.key
+        tracked = rows.select("at", key.alias("end"))
         ours = tracked.select("at", *rule.result_columns(scope, F.col("end")))
         sparks = rows.where("at is not null").select("at", F.window("at", width, startTime=offset).alias("window"))
         assert ours.schema["window"].dataType.simpleString() == sparks.schema["window"].dataType.simpleString()
@@ -83,7 +83,7 @@ def test_windows_equal_sparks_own_for_every_type_zone_width_and_offset(
         compared += len(got)
         if kind == "timestamp":  # the same once more, by the arithmetic over what files hold
             table = tracked.select("at", F.unix_micros("end").alias("end")).toArrow()
-            told = DerivedLayout(rule, None, "at")._ends(table["at"].combine_chunks().cast("int64"))
+            told = rule.derived_values(table["at"].combine_chunks())
             assert told.to_pylist() == table["end"].to_pylist()
     assert compared == draws * 200
 
@@ -111,8 +111,8 @@ def test_times_out_of_range_belong_nowhere_instead_of_failing(spark: SparkSessio
         F.expr("date_from_unix_date(2147483647)").alias("date"),
     )
     for kind in eventtime.TIMES:
-        _, _, _, end = declare(rows, None, (kind, "1 day"), None)
-        assert [r[0] for r in rows.select(F.unix_micros(end)).collect()] == [None] * len(far), kind
+        key = declare(rows, None, (kind, "1 day"), None).key
+        assert [r[0] for r in rows.select(F.unix_micros(key)).collect()] == [None] * len(far), kind
 
 
 # ---------------------------------------------------------------- lengths of time
@@ -199,7 +199,7 @@ def test_rules_of_a_job_are_what_their_texts_mean(spark: SparkSession, tracker: 
 
 def rule_over(spark: SparkSession, kind: str, width: str = "1 day", offset: str = "0 seconds") -> Substreams:
     rows = times(spark, random.Random(0), kind, 1)
-    return declare(rows, None, ("at", width, offset), None)[0]
+    return declare(rows, None, ("at", width, offset), None).rule
 
 
 BERLIN = timezone(timedelta(hours=1))
@@ -236,7 +236,8 @@ def test_a_schedule_made_of_the_rows_counts_them_where_spark_does(spark: SparkSe
     conf("spark.sql.session.timeZone", "America/Sao_Paulo")
     rows = times(spark, random.Random(7), kind, 300).where("at is not null")
     for width, offset in (("1 day", "0 seconds"), ("25 hours", "-3 hours")):
-        rule, _, _, end = declare(rows, None, ("at", width, offset), None)
+        declared = declare(rows, None, ("at", width, offset), None)
+        rule, end = declared.rule, declared.key
         counted = {
             r[0]: r[1]
             for r in rows.groupBy(F.window("at", width, startTime=offset).alias("w"))

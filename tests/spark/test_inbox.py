@@ -15,12 +15,13 @@ from spark_client.counting.runs import Run
 from spark_client.release.inbox import Inbox
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
-from spark_client.windows.substreams import Substream, Substreams
+from spark_client.windows.named import Named
+from spark_client.windows.substreams import Substream
 from tests.client.processes import Server
 from tests.spark.test_growth import Rows
 from tracker.client import Ended, JobSpec, ShardedClient, TrackerClient, TrackerError
 
-NAMED = Substreams(None, "string", "name", "string", 0, 0)
+NAMED = Named("name")
 
 
 @pytest.mark.thorough

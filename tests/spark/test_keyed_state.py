@@ -364,7 +364,7 @@ def test_what_cannot_work_is_refused_where_it_is_declared(
         with pytest.raises(UsageError, match=expected):
             tracking.transform_with_state(stream, processor, schema)  # type: ignore[arg-type]
     lengths = tracking.source(feed.stream(spark), "nested", scope="tenant", window=("ts", nested("1 hour", "1 day")))
-    with pytest.raises(UsageError, match="which release makes"):
+    with pytest.raises(UsageError, match="are made by release"):
         tracking.transform_with_state(lengths, Kinds(), MADE)
     with pytest.raises(UsageError, match="on_bad_rows='quarantine' works with channels and releases"):
         tracking.transform_with_state(source("bad", on_bad_rows="quarantine"), Kinds(), MADE)

@@ -63,10 +63,9 @@ def made(spark: SparkSession) -> DataFrame:
 
 
 def tracked(rows: DataFrame, where: dict[str, Any]) -> tuple[DataFrame, Substreams]:
-    rule, scope, name, end = declare(rows, where["scope"], where["window"], where["substream"])
-    label = F.xxhash64("id")
-    fields = F.struct(scope.alias("scope"), name.alias("name"), end.alias("end"), label.alias("label"))
-    return rows.withColumn(TRACKER, fields), rule
+    declared = declare(rows, where["scope"], where["window"], where["substream"])
+    fields = declared.rule.tracker(declared.scope, declared.key, F.xxhash64("id"))
+    return rows.withColumn(TRACKER, fields), declared.rule
 
 
 def sent(
@@ -238,7 +237,7 @@ def test_a_row_whose_time_changed_stays_in_its_window(
 
 
 def test_columns_that_are_made_of_others_tell_nothing(spark: SparkSession) -> None:
-    rule, *_ = declare(made(spark), F.upper("tenant"), ("ts", "1 hour"), None)
+    rule = declare(made(spark), F.upper("tenant"), ("ts", "1 hour"), None).rule
     assert derived_layout(rule, F.upper("tenant"), "ts") is None
     assert derived_layout(rule, F.col("tenant"), F.col("ts")) == derived_layout(rule, "tenant", "ts") is not None
 

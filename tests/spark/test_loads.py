@@ -24,6 +24,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import ControlTable, Front, Manifests, SuccessMarkers, Tracking, TrackingError, UsageError
 from spark_client.fronts.front import SourceRows
+from spark_client.windows.fixed import Fixed
+from spark_client.windows.named import Named
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
@@ -32,8 +34,8 @@ from tests.spark.waiting import soon
 
 pytestmark = pytest.mark.spark
 
-NAMED = Substreams("shop", "string", "load", "string", 0, 0)
-DAYS = Substreams(None, "string", None, "string", 86_400_000_000, 0)
+NAMED = Named("load", scope="shop")
+DAYS = Fixed(86_400_000_000)
 
 
 def load(directory: Path, name: str, rows: int, marker: bool = False) -> None:
@@ -350,7 +352,7 @@ def test_a_directory_that_changes_while_it_is_counted_is_counted_again(tmp_path:
 
 def test_a_number_in_a_path_is_the_one_that_spark_reads(tmp_path: Path) -> None:
     load(tmp_path / "shop=08" / "load=007", "1", 3, marker=True)
-    rule = Substreams("shop", "int", "load", "int", 0, 0)
+    rule = Named("load", "int", scope="shop", scope_type="int")
     assert found(SuccessMarkers(tmp_path, "load", "shop"), rule)() == {"8/7": 3}
     assert found(SuccessMarkers(tmp_path, "load", "shop"), NAMED)() == {"08/007": 3}
 
@@ -401,7 +403,7 @@ def test_loads_that_promise_nothing_certain_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_has_just_been_opened_is_not_there_yet(tmp_path: Path) -> None:
-    look = found(Manifests(tmp_path / "*.json"), Substreams(None, "string", "load", "string", 0, 0))
+    look = found(Manifests(tmp_path / "*.json"), Named("load"))
     with open(tmp_path / "17.json", "w") as file:
         assert look() == {}
         file.write('{"rows": 1204}')
@@ -409,14 +411,14 @@ def test_a_manifest_that_has_just_been_opened_is_not_there_yet(tmp_path: Path) -
     for name, content in [("18.json", "[]"), ("19.json", "\n"), ("20.csv", "rows\n")]:
         (tmp_path / name).write_text(content)
         one = Manifests(tmp_path / f"*{name}")
-        refusing(found(one, Substreams(None, "string", "load", "string", 0, 0)), r"has no entry.*\"rows\": 0")
-    assert found(Manifests(tmp_path / "18.json", "load"), Substreams(None, "string", "load", "string", 0, 0))() == {}
+        refusing(found(one, Named("load")), r"has no entry.*\"rows\": 0")
+    assert found(Manifests(tmp_path / "18.json", "load"), Named("load"))() == {}
 
 
 def test_a_place_that_is_gone_counts_no_longer(tmp_path: Path) -> None:
     """A corrected load has another manifest, or directory, in the place of the first."""
     (tmp_path / "17.json").write_text('{"load": "17", "rows": 3}')
-    named = Substreams(None, "string", "load", "string", 0, 0)
+    named = Named("load")
     look = found(Manifests(tmp_path / "*.json", "load", revise=True), named)
     assert look() == {"17": 3}
     (tmp_path / "17.json").rename(tmp_path / "17-old.txt")
@@ -439,7 +441,7 @@ def test_manifests_may_be_named_as_uris_of_files(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(
         json.dumps({"files": ["in put/1.parquet", (tmp_path / "in put" / "1.parquet").as_uri()]})
     )
-    named = Substreams(None, "string", "load", "string", 0, 0)
+    named = Named("load")
     assert found(Manifests(f"{tmp_path.as_uri()}/[a-c].json"), named)() == {"a": 6}
     refusing(lambda: found(Manifests("s3://bucket/*.json"), named), "s3://bucket.*has to be on a file system")
     (tmp_path / "a.json").write_text(json.dumps({"files": "s3://bucket/1.parquet"}))
@@ -533,7 +535,7 @@ def test_a_control_table_is_read_after_its_time_of_completeness(tmp_path: Path) 
         (lambda: found(SuccessMarkers("/in", "dt"), NAMED), "the source has a scope, and this front has none"),
         (lambda: found(SuccessMarkers("s3://in", "dt"), DAYS), "file system"),
         (lambda: found(Manifests("/in/*.json"), DAYS), "give when="),
-        (lambda: found(ControlTable(dict, "x", through="y"), NAMED), "through= is a time"),
+        (lambda: found(ControlTable(dict, "x", through="y"), NAMED), "leave through= out"),
     ],
 )
 def test_declarations_that_cannot_work_are_refused(make: Callable[[], object], message: str) -> None:

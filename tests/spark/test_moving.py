@@ -10,15 +10,15 @@ import pytest
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.release.moving import Move
-from spark_client.windows.recutting import Recut
+from spark_client.windows.fixed import Fixed, Recut
 from spark_client.windows.substreams import Substreams
 from tracker.client import Ended, JobSpec, Report
 from tracker.client.producer import Producer
 from tracker.testing import LocalTracker
 
 HOUR = 3_600_000_000
-HOURS = Substreams("tenant", "string", None, "string", HOUR, 0)
-DAYS = Substreams("tenant", "string", None, "string", 24 * HOUR, 0)
+HOURS = Fixed(HOUR, scope="tenant")
+DAYS = Fixed(24 * HOUR, scope="tenant")
 END = 450_001 * HOUR  #: of an hour
 DAY = 18_751 * 24 * HOUR  #: the end of its day
 

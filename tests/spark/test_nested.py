@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError, UsageError, calendar, nested
-from spark_client.windows.nested import Level, windows_in
+from spark_client.windows.nested import Level, NestedWindows, windows_in
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
@@ -59,7 +59,7 @@ def batch_of(spark: SparkSession, feed: Feed, levels: Mapping[str, Callable[[], 
 def test_a_piece_is_known_to_the_tracker_as_its_windows() -> None:
     hour = 3_600_000_000
     levels = (Level("1 hour", hour, 0, None), Level("1 day", 24 * hour, 0, None))
-    rule = Substreams("tenant", "string", None, "string", 24 * hour, 0, levels=levels)
+    rule = NestedWindows(levels, scope="tenant")
     piece = rule.substream("a", f"{hour}/{2 * hour} 0/{24 * hour}")
     assert [each.name for each in rule.tracked_as(piece)] == [
         "1970-01-01T01:00:00Z/1970-01-01T02:00:00Z",
@@ -240,7 +240,7 @@ def test_what_windows_within_windows_cannot_be_is_refused(
         with pytest.raises(UsageError, match=expected):
             tracking.source(rows, "in", window=window)
     source = tracking.source(rows, "in", window=("ts", nested("1 hour", "1 day")), front=Frontier("1 minute"))
-    with pytest.raises(UsageError, match="which release makes"):
+    with pytest.raises(UsageError, match="no one window for a row"):
         tracking.with_watermark(source, "ts", "windows")
     for options in ({"columns": ["amount"]}, {"aggs": AGGS(), "revisions": True}):
         with pytest.raises(UsageError, match="windows within windows are aggregated"):
@@ -249,11 +249,11 @@ def test_what_windows_within_windows_cannot_be_is_refused(
         tracking.release(source, [F.col("kind").alias("level")], aggs=AGGS())
     released = tracking.release(source, ["kind"], aggs=AGGS())
     assert released.columns == ["level", "window", "kind", "n", "ids"]
-    with pytest.raises(UsageError, match="is no result so far"):
+    with pytest.raises(UsageError, match="have no result so far"):
         released.state(tmp_path / "cp")
     with pytest.raises(UsageError, match="no function can be called"):
         released.apply(lambda made: made)
-    with pytest.raises(UsageError, match="there are none for windows within windows"):
+    with pytest.raises(UsageError, match="windows within windows have no receipts"):
         released.writeStream.receipts(tmp_path / "receipts")
     with pytest.raises(UsageError, match="go to files, a sink or a function"):
         released.writeStream.channel(tracking.channel("on", str(tmp_path / "on")))

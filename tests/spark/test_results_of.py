@@ -17,7 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, ResultsOf, Tracking, TrackingError, UsageError
 from spark_client.fronts.front import SourceRows
-from spark_client.windows.calendars import CalendarRule
+from spark_client.windows.calendars import CalendarRule, CalendarWindows
+from spark_client.windows.fixed import Fixed
+from spark_client.windows.named import Named
 from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
@@ -192,7 +194,7 @@ class Found:
         self.receipts: list[dict[str, Any]] = []
         front: Any = ResultsOf(lambda: self.receipts, job="hourly", segment="in", **{"refresh": 1e-9, **more})
         nothing: Any = None
-        own = rule or Substreams("tenant", "string", None, "string", HOUR, 0)
+        own = rule or Fixed(HOUR, scope="tenant")
         front.bind(SourceRows("results", NoRows, own, nothing, nothing, nothing))  # type: ignore[arg-type]
         self.front = front.live(spark)
 
@@ -247,10 +249,10 @@ def test_other_jobs_segments_queries_and_revisions_are_not_meant() -> None:
     [
         ([receipt("a", 0, 1), receipt("a", 0, 1, query="two")], None, {}, "receipts of two queries.*Give query="),
         ([receipt("a", 0, 1), receipt("x", 0, 1)], None, {"scopes": {"x": "a"}}, "when both have ended"),
-        ([receipt("a", 0, 1)], Substreams(None, "string", None, "string", HOUR, 0), {}, "this source has none"),
-        ([receipt("a", 0, 1)], Substreams("t", "string", None, "string", 24 * HOUR, 0), {}, "with the same windows"),
-        ([receipt("a", 0, 1)], Substreams("t", "string", "n", "string", 0, 0), {}, "names, not windows"),
-        ([receipt("a", 0, 1)], Substreams("t", "string", None, "string", HOUR, 0, "timestamp_ntz"), {}, "same windows"),
+        ([receipt("a", 0, 1)], Fixed(HOUR), {}, "this source has none"),
+        ([receipt("a", 0, 1)], Fixed(24 * HOUR, scope="t"), {}, "with the same windows"),
+        ([receipt("a", 0, 1)], Named("n", scope="t"), {}, "names, not windows"),
+        ([receipt("a", 0, 1)], Fixed(HOUR, scope="t", time="timestamp_ntz"), {}, "same windows"),
         ([{"job": "hourly"}], None, {}, "no column 'segment'"),
     ],
 )
@@ -269,7 +271,7 @@ def test_windows_of_another_calendar_are_refused_by_name(spark: SparkSession) ->
 
     def found(unit: str, count: int, zone: str | None, by_row: bool = False, time: str = "timestamp") -> Found:
         rule = CalendarRule(unit, count, 0, 0, zone, by_row)
-        longest = Substreams("tenant", "string", None, "string", rule.longest, 0, time, calendar=rule)
+        longest = CalendarWindows(rule, scope="tenant", time=time)
         return Found(longest, spark=spark)
 
     day, clocks = (
@@ -296,7 +298,7 @@ def test_windows_of_another_calendar_are_refused_by_name(spark: SparkSession) ->
 
 
 def test_names_are_taken_as_they_are() -> None:
-    found = Found(Substreams("tenant", "string", "load", "string", 0, 0))
+    found = Found(Named("load", scope="tenant"))
     found.receipts = [receipt("a", 0, 4, name="load 7", end_time=None)]
     found.front.look()
     assert found.front._known == {Substream("a", "load 7", None): 4}  # type: ignore[attr-defined]

@@ -15,7 +15,9 @@ from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Item, Quarantine
 from spark_client.release.revisions import Revisions
 from spark_client.storage.directories import write_first, write_json
-from spark_client.windows.substreams import Substream, Substreams
+from spark_client.windows.fixed import Fixed
+from spark_client.windows.named import Named
+from spark_client.windows.substreams import Substream
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.states import hinder
@@ -176,9 +178,8 @@ def test_only_windows_that_the_query_still_cuts_are_reopened(
 ) -> None:
     """After hours have become days, say: a revision of an hour would be a result of no window that the release has."""
     hour = 3_600_000_000
-    late = Substreams("tenant", "string", None, "string", hour, 0).substream("a", 3 * hour)
-    named = None if length else "load"
-    rule = Substreams("tenant", "string", named, "string", length * hour, int(offset * hour))
+    late = Fixed(hour, scope="tenant").substream("a", 3 * hour)
+    rule = Fixed(length * hour, int(offset * hour), scope="tenant") if length else Named("load", scope="tenant")
     shape = {"keys": {}, "aggregates": {}, "parts": {}}
     write_json(tmp_path / "tracker" / "query.json", {**shape, "substreams": {**rule.to_json(), "zone": None}})
     items = [Item(late, 3, "row", RowTally(1), shape)]

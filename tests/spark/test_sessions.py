@@ -16,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Snapshots, Tracking, UsageError, calendar, nested, session
 from spark_client.release.parts import Part, RowTally, selections
-from spark_client.windows.sessions import stretches
+from spark_client.windows.sessions import SessionSteps, stretches
 from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
@@ -72,7 +72,7 @@ def test_parts_that_have_something_else_of_a_substream_are_read_alone() -> None:
 
 def test_a_step_is_known_as_all_stretches_that_have_it() -> None:
     hour = 3_600_000_000
-    rule = Substreams("tenant", "string", None, "string", hour // 2, 0, gap=hour, at="at")
+    rule = SessionSteps(hour // 2, gap=hour, at="at", scope="tenant")
     step = rule.substream("a", hour)
     assert [each.name for each in rule.tracked_as(step)] == [
         "1969-12-31T23:30:00Z/1970-01-01T01:00:00Z",
@@ -247,7 +247,7 @@ def test_open_sessions_go_on_in_the_next_deployment(
         feed.put(row(number, 25 * number), row(100 + number, 25 * number, "ba"[number % 3 == 2], "y"))
     tracking.process_all_available()
     tracking.hand_over(timeout=600)
-    with pytest.raises(UsageError, match="snapshots do not take in"):
+    with pytest.raises(UsageError, match="sessions are not taken in by snapshots"):
         Snapshots(tmp_path / "snapshots").export(tracking, [tmp_path / "cp"])
     tracking = start("2")
     for number in range(6, 9):
@@ -279,7 +279,7 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
         with pytest.raises(UsageError, match=expected):
             tracking.source(rows, "in", window=window)  # type: ignore[arg-type]
     source = tracking.source(rows, "in", scope="tenant", window=("ts", session("1 hour")), front=Frontier("1 minute"))
-    with pytest.raises(UsageError, match="let Spark's session_window"):
+    with pytest.raises(UsageError, match="session_window make them"):
         tracking.with_watermark(source, "ts", "windows")
     with pytest.raises(UsageError, match="sessions are aggregated"):
         tracking.release(source, columns=["amount"])
@@ -297,11 +297,11 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
             tracking.release(tagged, [key], aggs=AGGS())
     tracking.release(tagged, [F.array_sort(F.map_entries("tags")).alias("tags")], aggs=AGGS())
     released = tracking.release(source, aggs=AGGS())
-    with pytest.raises(UsageError, match="is no result so far"):
+    with pytest.raises(UsageError, match="have no result so far"):
         released.state(tmp_path / "cp")
     with pytest.raises(UsageError, match="no function can be called"):
         released.apply(lambda made: made)
-    with pytest.raises(UsageError, match="there are none for sessions"):
+    with pytest.raises(UsageError, match="sessions have no receipts"):
         released.writeStream.receipts(tmp_path / "receipts")
     with pytest.raises(UsageError, match="sessions go to files"):
         released.writeStream.channel(tracking.channel("on", str(tmp_path / "on")))

@@ -11,21 +11,20 @@ from typing import Any, cast
 import pytest
 
 from spark_client.release.epoch_ends import EpochEnds
-from spark_client.release.nested_ends import NestedEnds
 from spark_client.release.parts import RowTally
-from spark_client.release.session_ends import SessionEnds
 from spark_client.release.shared_ends import SharedEnds
 from spark_client.release.state import PartialState
 from spark_client.trackers.places import Place
-from spark_client.windows.nested import Level
+from spark_client.windows.nested import Level, NestedWindows
+from spark_client.windows.sessions import ENDED, SessionSteps
 from spark_client.windows.substreams import Substream, Substreams
 from tests.spark.test_growth import Rows
 from tracker.client import Ended, Event, Late, Reason
 
 QUERY = "query"
-SESSIONS = Substreams("tenant", "string", None, "string", 15, 0, gap=30, at="at")
+SESSIONS = SessionSteps(15, gap=30, at="at", scope="tenant")
 LEVELS = (Level("1 hour", 60, 0, None), Level("1 day", 240, 0, None))
-NESTED = Substreams("tenant", "string", None, "string", 240, 0, levels=LEVELS)
+NESTED = NestedWindows(LEVELS, scope="tenant")
 
 
 class Release:
@@ -36,15 +35,14 @@ class Release:
         self.plan = self
         self.completeness = True
         self.state = PartialState(path)
-        cls: type[Any] = SessionEnds if rule.gap else NestedEnds
-        self.ends: SharedEnds = cls(self, self.state, "in")
+        self.ends = SharedEnds(cast(Any, self), self.state, "in")
 
 
 def kept_as(rule: Substreams, time: int) -> Substream:
     """What a row is kept under."""
-    if rule.gap:
-        return rule.substream("s", time - time % rule.length + rule.length)
-    starts = [(time - time % level.length, level.length) for level in rule.levels]
+    if isinstance(rule, SessionSteps):
+        return rule.substream("s", rule.end_after(time))
+    starts = [(time - time % level.length, level.length) for level in LEVELS]
     return rule.substream("s", " ".join(f"{start}/{start + length}" for start, length in starts))
 
 
@@ -77,15 +75,14 @@ def test_each_row_is_in_one_result_of_each_kind_or_late(tmp_path: Path, rule: Su
         ends = release.ends.read(list(events(unread, pending)), QUERY)
         unread, pending = [], set()
         set_aside += ends.late_rows
-        levels = ends.windows.items() if rule.levels else [((0, ""), ends.steps)]
-        for (level, _), some in cast(Any, levels):
+        for group, some in ends.chosen.groups.items():
             for each, parts in some.items():
-                assert (level, each) not in released, "it comes out once"
-                released[level, each] = state.tally(each, parts).rows
-        for each in ends.steps:
-            assert not rule.gap or {*rule.tracked_as(each)} <= over
-        for each in ends.beside:
-            assert not {*rule.tracked_as(each)} <= over
+                if rule is SESSIONS and (ENDED, True) not in group.marks:
+                    assert not {*rule.tracked_as(each)} <= over
+                    continue
+                assert rule is NESTED or {*rule.tracked_as(each)} <= over
+                assert (group.level, each) not in released, "it comes out once"
+                released[group.level, each] = state.tally(each, parts).rows
         rows: dict[Substream, int] = {}
         if epoch < 30:
             for _ in range(rng.randrange(4)):
@@ -112,7 +109,7 @@ def test_each_row_is_in_one_result_of_each_kind_or_late(tmp_path: Path, rule: Su
                 over.add(each)
                 unread.append(each)
     assert set_aside == came_late
-    for level in range(len(rule.levels) or 1):
+    for level in range(len(LEVELS) if rule is NESTED else 1):
         assert {each: number for (at, each), number in released.items() if at == level} == good
     assert release.state.substreams == set()
     assert release.state.ended == {}
@@ -128,7 +125,8 @@ def test_a_day_waits_for_its_hours_and_shows_what_a_drain_closed(tmp_path: Path)
     state.publish(0)
 
     def windows(found: EpochEnds) -> dict[tuple[int, str], set[Substream]]:
-        return {key: {*pieces} for key, pieces in found.windows.items()}
+        groups = found.chosen.groups.items()
+        return {(group.level, str(dict(group.marks)["_completeness"])): {*pieces} for group, pieces in groups}
 
     found = ends.read(events([day], set()), QUERY)
     assert windows(found) == {}, "another tracker's hours are open yet"
@@ -160,7 +158,7 @@ def test_a_drain_that_failed_before_publication_begins_again(tmp_path: Path, rul
     def begun() -> tuple[object, ...]:
         state.load(1)
         found = release.ends.read(drain, QUERY)
-        return found.windows, found.steps, found.gone, found.receipts, dict(state.ended), dict(state.drained)
+        return found.chosen, found.gone, found.receipts, dict(state.ended), dict(state.drained)
 
     known = begun()
     state.bad, state.place = 7, Place.of([5], ["log"])  # as the batch had left them when the sink failed

@@ -37,8 +37,9 @@ def test_a_rows_windows_are_sparks_own(spark: SparkSession, conf: Any, draws: in
         offset = f"{rng.randrange(1 - slide, slide)} microseconds" if rng.random() < 0.7 else "0 seconds"
         drawn = [(rng.randrange(-(10**16), 10**16),) for _ in range(20)]
         rows = spark.createDataFrame(drawn, "micros long").select(F.timestamp_micros("micros").cast(kind).alias("at"))
-        rule, scope, _, ends = declare(rows, None, ("at", sliding(width, every), offset), None)
-        tracked = rows.select("at", (F.explode(ends) if rule.slide else F.unix_micros(ends)).alias("end"))
+        declared = declare(rows, None, ("at", sliding(width, every), offset), None)
+        rule, scope, key = declared.rule, declared.scope, declared.key
+        tracked = rows.select("at", (F.explode(key) if rule.several else F.unix_micros(key)).alias("end"))
         ours = tracked.select("at", *rule.result_columns(scope, F.timestamp_micros("end")))
         sparks = rows.select("at", F.window("at", width, every, offset).alias("window"))
         texts = [F.col(each).cast("string") for each in ("at", "window.start", "window.end")]
@@ -114,6 +115,6 @@ def test_what_cannot_be_said_of_overlapping_windows_is_refused(spark: SparkSessi
     with pytest.raises(UsageError, match="offset '20 minutes' is not shorter than the window, '10 minutes'"):
         tracking.source(rows, "in", window=("ts", sliding("1 hour", "10 minutes"), "20 minutes"))
     source = tracking.source(rows, "in", window=window, front=Frontier("1 minute"))
-    with pytest.raises(UsageError, match="let Spark's window slide"):
+    with pytest.raises(UsageError, match="let Spark's window"):
         tracking.with_watermark(source, "ts", "windows")
     tracking.stop()

@@ -16,6 +16,7 @@ from spark_client import Schedule, Tracking, UsageError
 from spark_client.aggregates.decomposition import storable
 from spark_client.fronts import timetable
 from spark_client.windows import declaration
+from spark_client.windows.named import Named
 from tests.client.processes import Server
 
 pytestmark = pytest.mark.spark
@@ -66,10 +67,11 @@ def test_a_text_names_what_spark_groups_as_one(spark: SparkSession, kind: str, p
 
     def declared() -> tuple[Any, Column]:
         if place == "scope":
-            rule, scope, _, _ = declaration.declare(rows, "value", ("ts", "1 day"), None)
-            return rule.scope_type, scope
-        rule, _, name, _ = declaration.declare(rows, None, None, "value")
-        return rule.name_type, name
+            found = declaration.declare(rows, "value", ("ts", "1 day"), None)
+            return found.rule.scope_type, found.scope
+        found = declaration.declare(rows, None, None, "value")
+        assert isinstance(found.rule, Named)
+        return found.rule.name_type, found.key
 
     if kind in REFUSED:
         with pytest.raises(UsageError, match=f"{place}='value' is .*F.to_json"):
@@ -130,7 +132,7 @@ def read(spark: SparkSession, source: str, given: Any, by_scope: bool) -> set[st
     """The scopes, or the names, that a schedule has for a source of one type."""
     rows = spark.sql(f"select {source} as value, timestamp'2024-01-01 00:00:00' as ts")
     window, name = (("ts", "1 day"), None) if by_scope else (None, "value")
-    rule = declaration.declare(rows, "value" if by_scope else None, window, name)[0]
+    rule = declaration.declare(rows, "value" if by_scope else None, window, name).rule
     when = [date(2024, 1, 1)] if by_scope else []
     if isinstance(given, str):
         day = "date'2024-01-01', " if by_scope else ""

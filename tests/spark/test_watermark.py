@@ -360,5 +360,5 @@ def test_windows_in_a_zone_of_each_row_have_no_watermark_for_all(spark: SparkSes
     tracking = Tracking(spark, job, "127.0.0.1:1")
     days = ("ts", calendar("1 day", F.col("kind")))
     source = tracking.source(feed.stream(spark), "in", window=days, front=Frontier("0 seconds"))
-    with pytest.raises(UsageError, match="one watermark for all: give the source"):
+    with pytest.raises(UsageError, match="one watermark is for all: give the source"):
         tracking.with_watermark(source, "ts", "windows")

@@ -141,9 +141,9 @@ def kinds(spark: SparkSession) -> DataFrame:
 @pytest.mark.parametrize("told", [True, False], ids=["told by columns", "whole"])
 def test_rows_of_all_types_come_as_they_were_sent(spark: SparkSession, tmp_path: Path, told: bool) -> None:
     rows = kinds(spark)
-    rule, scope, name, end = declare(rows, "number", ("ts", "1 hour"), None)
-    lineage = {"scope": scope, "name": name, "end": end, "label": F.xxhash64("id")}
-    rows = rows.withColumn(TRACKER, F.struct(*[value.alias(key) for key, value in lineage.items()]))
+    declared = declare(rows, "number", ("ts", "1 hour"), None)
+    rule = declared.rule
+    rows = rows.withColumn(TRACKER, rule.tracker(declared.scope, declared.key, F.xxhash64("id")))
     channel = FileChannel("clean", tmp_path / "clean", keep=True)
     channel.describe(rows.schema, rule, derived_layout(rule, "number", "ts") if told else None)
     written = [channel.write(rows.where(f"id >= {epoch}"), "sender", epoch, ()) for epoch in range(3)]

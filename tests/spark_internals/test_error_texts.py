@@ -17,7 +17,7 @@ from spark_client.runtime.queries import sentence_of
 from spark_client.spark_internals.error_texts import has_text, sentence_in
 from spark_client.storage.topics import _explained
 from spark_client.windows import durations
-from spark_client.windows.belonging import _MARK, tells_of_bad_rows
+from spark_client.windows.belonging import MARK, tells_of_bad_rows
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.spark
 
 
 def test_what_an_expression_raises_is_in_the_error(spark: SparkSession) -> None:
-    fails = spark.range(1).where(F.raise_error(F.lit(_MARK)).cast("boolean"))
+    fails = spark.range(1).where(F.raise_error(F.lit(MARK)).cast("boolean"))
     with pytest.raises(PySparkException) as raised:
         fails.write.format("noop").mode("overwrite").save()
     assert tells_of_bad_rows(raised.value)
-    assert has_text(raised.value, _MARK)
+    assert has_text(raised.value, MARK)
     with pytest.raises(PySparkException) as raised:
         spark.range(1).select(F.raise_error(F.lit("another"))).collect()
     assert not tells_of_bad_rows(raised.value)

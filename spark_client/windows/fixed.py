@@ -1,0 +1,208 @@
+"""Windows of a fixed length, which follow each other without gaps; and how windows of another length take them in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.errors import UsageError
+from spark_client.windows import durations
+from spark_client.windows.durations import Duration
+from spark_client.windows.eventtime import DATE, DAY, INSTANT, LIMIT
+from spark_client.windows.lengths import Length, TimedRows
+from spark_client.windows.substreams import Substream, Substreams, Windows
+
+
+@dataclass(frozen=True)
+class Fixed(Windows):
+    """Windows of a fixed length: their key is the end, since that has the start in it.
+
+    Attributes:
+        length: in microseconds.
+        offset: at which windows begin, in microseconds after the epoch.
+
+    >>> day = Fixed(86_400_000_000)
+    >>> day.window_name(1_356_998_400_000_000)
+    '2012-12-31T00:00:00Z/2013-01-01T00:00:00Z'
+    >>> day.has(Substream("", "1970-01-01T00:00:00Z/1970-01-02T00:00:00Z", 86_400_000_000))
+    True
+    >>> day.has(Substream("", "1970-01-01T00:00:00Z/1970-01-01T01:00:00Z", 3_600_000_000))
+    False
+    """
+
+    length: int
+    offset: int = 0
+
+    marker = ""
+    called = "windows"
+    key_field: ClassVar[Literal["name", "end"]] = "end"
+    plain_type: ClassVar[Literal["long", "string"]] = "long"
+
+    @property
+    def reach(self) -> int:
+        return self.length
+
+    def bounds_at(self, micros: Column, zone: Column | None) -> tuple[Column, Column]:  # noqa: ARG002
+        start = micros - F.pmod(micros - F.lit(self.offset), F.lit(self.length))
+        return start, start + F.lit(self.length)
+
+    def key_at(self, micros: Column, zone: Column | None) -> Column:
+        """Return the end of a window; a wall clock's is kept as the instant at which a clock in UTC shows it."""
+        return F.timestamp_micros(self.bounds_at(self.in_range(micros), zone)[1])
+
+    def keys_at(self, spark: SparkSession, times: Mapping[int, int], zones: Sequence[str | None]) -> dict[int, Any]:  # noqa: ARG002
+        return {place: self.end_after(micros) for place, micros in times.items()}
+
+    def end_after(self, micros: int) -> int:
+        """Return the end of the window that a time falls into, in microseconds."""
+        return micros - (micros - self.offset) % self.length + self.length
+
+    @property
+    def by_day(self) -> bool:
+        return self.time != INSTANT or not (self.length % DAY or self.offset % DAY)
+
+    def derives(self, kind: T.DataType) -> bool:
+        return kind == T.TimestampType() and self.time == INSTANT
+
+    def derived(self, given: Column) -> Column:
+        return self.key_at(self.micros(given), None)
+
+    def derived_values(self, given: pa.Array) -> pa.Array:
+        values = self.plain_values(given).fill_null(LIMIT).to_numpy()
+        furthest = LIMIT - self.reach
+        outside = (values < -furthest) | (values > furthest)  # nulls among them
+        values = np.where(outside, 0, values)
+        ends = values - (values - self.offset) % self.length + self.length
+        return pa.array(ends, mask=outside if outside.any() else None)
+
+    def plain(self, key: Column) -> Column:
+        return F.unix_micros(key)
+
+    def stored(self, plain: Column) -> Column:
+        return F.timestamp_micros(plain)
+
+    def plain_values(self, keys: pa.Array) -> pa.Array:
+        return keys.cast(pa.timestamp("us", keys.type.tz)).cast(pa.int64())
+
+    def span(self, key: Any) -> tuple[int, int]:
+        return key - self.length, key
+
+    def span_of(self, key: Column) -> tuple[Column, Column]:
+        end = F.unix_micros(key)
+        return end - F.lit(self.length), end
+
+    def key_of(self, substream: Substream) -> Any:
+        return substream.end_time
+
+    def window_name(self, end_time: int) -> str:
+        """Return what the tracker calls the window that ends at a time, in microseconds."""
+        return self.interval(*self.span(end_time))
+
+    def has(self, substream: Substream) -> bool:
+        end = substream.end_time
+        return end is not None and self._ends_at(end) and self.window_name(end) == substream.name
+
+    def _ends_at(self, end: int) -> bool:
+        return (end - self.offset) % self.length == 0
+
+    @property
+    def example(self) -> str:
+        return f"windows such as {self.window_name(self.offset)}"
+
+    def name_and_end(self, key: Column) -> tuple[Column, Column]:
+        return F.lit(None).cast("string"), key
+
+
+@dataclass(frozen=True)
+class FixedLength(Length):
+    """A text, or a timedelta, as the length of windows."""
+
+    length: Duration
+
+    def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
+        length = durations.length(rows.df.sparkSession, self.length, "the window's length")
+        offset = rows.offset_within(length, self.length)
+        rule = Fixed(length, offset, **rows.fields(rows.time, by_date=rows.kind == DATE))
+        return rule, rule.key_at(rows.micros, None)
+
+
+@dataclass(frozen=True)
+class Recut:
+    """From one rule of windows to another, each of whose windows takes in whole ones of the first.
+
+    Attributes:
+        before: the rule by which rows fell into windows.
+        now: the one by which they do.
+    """
+
+    before: Fixed
+    now: Fixed
+
+    @classmethod
+    def between(cls, before: Substreams, now: Substreams) -> Recut | None:
+        """Return what leads from one rule to another; None: they are the same.
+
+        Raises:
+            UsageError: they differ in more than the length and the offset of windows.
+        """
+        if replace(before, zone=None) == replace(now, zone=None):
+            return None
+        if (found := cls._found(before, now)) is None:
+            raise UsageError(
+                f"substreams was {before.to_json()}, is {now.to_json()}. Only the length and the offset of windows may "
+                "change, not what a substream is; and not of windows that a calendar cuts, or that overlap: start with "
+                "a new job, with new checkpoints and new paths for channels"
+            )
+        return found
+
+    @classmethod
+    def _found(cls, before: Substreams, now: Substreams) -> Recut | None:
+        """Return it if only the length and the offset of windows differ, and each is told by its end alone."""
+        if type(before) is not Fixed or type(now) is not Fixed:
+            return None
+        alike = replace(before, length=now.length, offset=now.offset, zone=None) == replace(now, zone=None)
+        return cls(before, now) if alike else None
+
+    @classmethod
+    def possible(cls, before: object, now: object) -> bool:
+        """Return whether a restored release may cut windows by another rule.
+
+        Args:
+            before, now: the rules, as `Substreams.to_json` gives them.
+        """
+        if not isinstance(before, dict) or not isinstance(now, dict) or before == now:
+            return False
+        return cls._found(Substreams.from_json(before), Substreams.from_json(now)) is not None
+
+    def makes(self, rule: Substreams) -> bool:
+        """Return whether a rule, of whichever source, cuts windows as the new one does."""
+        now = self.now
+        return replace(rule, scope=now.scope, scope_type=now.scope_type, zone=now.zone) == now
+
+    def window(self, old: Substream) -> Substream:
+        """Return the window that takes in an old one.
+
+        Raises:
+            UsageError: none does: it would have to be split.
+        """
+        assert old.end_time is not None
+        end = self.now.end_after(old.end_time - self.before.length)
+        new = self.now.substream(old.scope, end)
+        if end < old.end_time:
+            raise UsageError(
+                f"the window {old.name!r} of the scope {old.scope!r} is open, and does not lie within one window of "
+                f"the new rule: {new.name!r} ends before it. What is kept of it cannot be split: take windows that are "
+                "made of whole old ones, or start with a new job, with new checkpoints"
+            )
+        return new
+
+    def key(self, old: Column) -> Column:
+        """Return the same of the key of partial rows."""
+        return self.now.key_at(F.unix_micros(old) - F.lit(self.before.length), None)
