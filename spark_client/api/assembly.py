@@ -116,16 +116,15 @@ class Assembly:
             name=name,
         )
 
-    def query(self, writer: TrackedWriter | SeveralWriter, checkpoint: Path) -> tuple[FunctionQuery, Start]:
+    def query(self, writer: TrackedWriter | SeveralWriter, plan: QueryPlan) -> tuple[FunctionQuery, Start]:
         """Make the query that a writer describes, and what starts it. The job is defined already.
 
         Raises:
-            UsageError: something does not fit, or cannot be written.
+            UsageError: something does not fit.
         """
-        rows = writer.rows
+        rows, checkpoint = writer.rows, plan.checkpoint
         check_zone(rows)
         _warn_of_no_front(rows)
-        plan = self.plan(writer, checkpoint)
         self.places.take(plan, rows.reader.places())
         tracked: FunctionQuery
         if isinstance(writer, KeyedWriter):

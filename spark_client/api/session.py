@@ -469,8 +469,9 @@ class Tracking:
         checkpoint = local_path(writer.options_given["checkpointLocation"], "checkpointLocation")
         check_store(checkpoint, "checkpointLocation")
         check_start([writer.rows.plan], checkpoint, writer.name, self._running.queries, self.spark)
+        plan = self._assembly.plan(writer, checkpoint)  # what cannot be written is refused before the job is defined
         self.define()
-        tracked, start = self._assembly.query(writer, checkpoint)
+        tracked, start = self._assembly.query(writer, plan)
         return self._launch(tracked, start)
 
     def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
