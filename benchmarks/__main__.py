@@ -13,8 +13,8 @@ from typing import Final
 from benchmarks import append, core, growth, latency, relay, served
 from benchmarks.figures import HEADER, Figure, row
 from benchmarks.journals import journal
-from tracker.cli.tables import print_pairs, print_table
-from tracker.load.machine import machine
+from tracker.cli.output import print_pairs, print_table
+from tracker.load.results import machine
 
 _PARTS: Final = ("core", "growth", "served", "latency", "append", "relay")
 _SIZES: Final = [10_000, 1_000]

@@ -27,8 +27,8 @@ from benchmarks.figures import HEADER, Figure, row
 from benchmarks.processes import tracker
 from benchmarks.sender import Prepare, Send
 from benchmarks.served import open_substreams, started_senders
-from tracker.cli.tables import print_pairs, print_table
-from tracker.load.machine import machine
+from tracker.cli.output import print_pairs, print_table
+from tracker.load.results import machine
 from tracker.load.running import Server, server_process
 
 _SUBSTREAMS = 100_000

@@ -22,7 +22,7 @@ from benchmarks.workload import FRONT, JOB, SEGMENT
 from tracker.contract.answers import Answer, Reported
 from tracker.contract.commands import Command
 from tracker.core import DefineJob, Frontier, OpenProducer, Report, Spec, Tracker
-from tracker.load.procfs import memory
+from tracker.load.processes import memory
 
 _NOW = 1_800_000_000 * 10**9
 _AT_ONCE = 1_000

@@ -28,11 +28,11 @@ from benchmarks.processes import tracker
 from benchmarks.sender import Prepare, Send
 from benchmarks.served import Senders, open_substreams, started_senders
 from examples.services.processes import free_port
-from tracker.cli.tables import print_pairs, print_table
+from tracker.cli.output import print_pairs, print_table
 from tracker.client.credentials import VARIABLES
-from tracker.load.machine import machine
+from tracker.load.results import machine
 from tracker.load.running import Server
-from tracker.security.minting import entry, new_token
+from tracker.security.tokensfile import entry, new_token
 
 _ENTRIES: Final = 10_000
 _SUBSTREAMS: Final = 100_000

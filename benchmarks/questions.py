@@ -24,7 +24,7 @@ from benchmarks.figures import HEADER, Figure, row
 from benchmarks.processes import tracker
 from benchmarks.sender import REPORT
 from benchmarks.workload import FRONT, SEGMENT
-from tracker.cli.tables import print_table
+from tracker.cli.output import print_table
 from tracker.contract.values import Mode
 from tracker.core import (
     Ack,

@@ -27,7 +27,7 @@ from benchmarks.processes import tracker
 from benchmarks.sender import REPORT
 from benchmarks.workload import FRONT, SEGMENT
 from examples.services.processes import free_port
-from tracker.cli.tables import print_table
+from tracker.cli.output import print_table
 from tracker.wire.gen import columns_pb2, tracker_pb2, tracker_pb2_grpc
 
 _FEW: Final = 1_000

@@ -29,7 +29,7 @@ from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
-from spark_client.spark_internals.expressions import expression_form
+from spark_client.spark_internals.columns import expression_form
 from spark_client.storage.databases import Connection
 from spark_client.windows.belonging import OnBadRows
 from spark_client.windows.declaration import Window, declare

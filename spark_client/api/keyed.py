@@ -19,7 +19,7 @@ from spark_client.destinations.channel import Channel
 from spark_client.destinations.sink import Sink
 from spark_client.errors import UsageError
 from spark_client.plan.keyed import KeyedPlan, declare
-from spark_client.spark_internals.state_stores import PROVIDER, ROCKSDB, is_rocksdb, provider_of
+from spark_client.spark_internals.plans import PROVIDER, ROCKSDB, is_rocksdb, provider_of
 from spark_client.windows.substreams import Ability
 
 

@@ -14,7 +14,7 @@ from spark_client.errors import UsageError
 from spark_client.plan.streams import Stream
 from spark_client.release.declaring import check_grouping
 from spark_client.runtime.queries import TrackedQuery
-from spark_client.spark_internals.operators import that_takes_single_rows
+from spark_client.spark_internals.plans import that_takes_single_rows
 from spark_client.windows.eventtime import WALL
 from spark_client.windows.eventtime import check_session as check_wall_clock
 

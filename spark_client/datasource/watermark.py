@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import named, quoted
-from spark_client.spark_internals.watermarks import under_watermark_of
+from spark_client.spark_internals.plans import under_watermark_of
 from spark_client.windows.eventtime import LIMIT
 from spark_client.windows.substreams import Substreams
 

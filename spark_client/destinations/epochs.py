@@ -16,9 +16,8 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from spark_client.errors import TrackingError
-from spark_client.spark_internals.file_offsets import is_of_files
-from spark_client.spark_internals.readers import LastingReader
-from spark_client.spark_internals.source_names import source_name
+from spark_client.spark_internals.checkpoints import is_of_files
+from spark_client.spark_internals.readers import LastingReader, source_name
 
 _MANY: Final = 1000
 

@@ -22,7 +22,7 @@ from spark_client.destinations.channel import Channel
 from spark_client.destinations.epochs import EpochStore, epochs_of
 from spark_client.errors import UsageError
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.spark_internals.arrow import arrow_schema, passes_through_arrow
+from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
 from spark_client.storage.directories import (
     remove,
     sweep,

@@ -32,7 +32,7 @@ from spark_client.destinations.channel import JsonChannel
 from spark_client.destinations.epochs import EpochStore, epochs_of
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.spark_internals.arrow import spark_schema
+from spark_client.spark_internals.tasks import spark_schema
 from spark_client.storage.databases import Connection, check_placeholder, check_transactions, in_statement
 from spark_client.storage.directories import remove, sweep
 

@@ -21,7 +21,7 @@ from spark_client.columns import as_column_has_it
 from spark_client.errors import UsageError
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.front import SourceRows
-from spark_client.spark_internals.file_log import FilesRead
+from spark_client.spark_internals.checkpoints import FilesRead
 from spark_client.windows.substreams import Ability, Substream
 
 ReadFiles: TypeAlias = Callable[[list[str]], DataFrame]

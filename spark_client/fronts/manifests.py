@@ -20,7 +20,7 @@ from spark_client.fronts.counts import LiveCounts
 from spark_client.fronts.front import SourceRows
 from spark_client.fronts.load_files import ByFiles, LiveFiles, ReadFiles, reason_of
 from spark_client.fronts.timetable import count_of
-from spark_client.spark_internals.file_log import FilesRead
+from spark_client.spark_internals.checkpoints import FilesRead
 from spark_client.storage.directories import local_pattern
 from spark_client.windows.substreams import Ability, Substream
 

@@ -15,7 +15,7 @@ from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import LiveCounts
 from spark_client.fronts.load_files import ByFiles, LiveFiles, ReadFiles, reason_of
-from spark_client.spark_internals.file_log import FilesRead
+from spark_client.spark_internals.checkpoints import FilesRead
 from spark_client.storage.directories import local_path
 
 _log = logging.getLogger("spark_client")

@@ -14,7 +14,7 @@ from spark_client.aggregates.aggregate import Aggregate, finished
 from spark_client.columns import names_of
 from spark_client.plan.resultfunctions import ResultFunction
 from spark_client.plan.streams import Stream
-from spark_client.spark_internals.expressions import Form
+from spark_client.spark_internals.columns import Form
 from spark_client.windows.substreams import COMPLETENESS, Substreams
 
 OnOverflow: TypeAlias = Literal["fail", "null"]

@@ -15,7 +15,7 @@ from spark_client.plan.labels import positional_label, source_label
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
 from spark_client.plan.wakeups import WAKE_UP
-from spark_client.spark_internals.expressions import Form
+from spark_client.spark_internals.columns import Form
 from spark_client.windows.belonging import Belonging
 from spark_client.windows.substreams import Substreams
 

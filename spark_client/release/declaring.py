@@ -19,9 +19,9 @@ from spark_client.plan.resultfunctions import FunctionKind, ResultFunction
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.release.keptrows import aggregation_of
-from spark_client.spark_internals.arrow import passes_through_arrow
-from spark_client.spark_internals.expressions import expression_form, stable_text
+from spark_client.spark_internals.columns import expression_form, stable_text
 from spark_client.spark_internals.plans import has_lambda
+from spark_client.spark_internals.tasks import passes_through_arrow
 from spark_client.windows import durations
 from spark_client.windows.durations import Duration
 from spark_client.windows.substreams import Ability

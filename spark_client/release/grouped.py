@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError
 from spark_client.plan.resultfunctions import FinishedGroup, ResultFunction
-from spark_client.spark_internals.arrow import arrow_schema
+from spark_client.spark_internals.tasks import arrow_schema
 from spark_client.windows.substreams import Substreams
 
 REPAIR: Final = (

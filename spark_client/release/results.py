@@ -24,7 +24,7 @@ from spark_client.plan.releases import REVISION, ReleasePlan
 from spark_client.plan.resultfunctions import ResultFunction
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.grouped import REPAIR, GroupFunction
-from spark_client.spark_internals.error_texts import has_text, sentence_in
+from spark_client.spark_internals.errors import has_text, sentence_in
 from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet
 from spark_client.windows.substreams import Substream
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_client.spark_internals.interruption import INTERRUPTED
+from spark_client.spark_internals.errors import INTERRUPTED
 
 
 class Stopped(Exception):  # noqa: N818 - not an error

@@ -25,7 +25,7 @@ from spark_client.plan.streams import Stream
 from spark_client.runtime.gate import Gate, Stopped
 from spark_client.runtime.metrics import QueryMetrics
 from spark_client.spark_internals.checkpoints import clear_unfinished, last_begun, last_commit
-from spark_client.spark_internals.error_texts import of_two_drivers, sentence_in
+from spark_client.spark_internals.errors import of_two_drivers, sentence_in
 from spark_client.spark_internals.observations import observation_name
 from spark_client.storage.directories import PARQUET
 from tracker.client import Frontier, Outcome, TrackerError, TrackerUnavailable

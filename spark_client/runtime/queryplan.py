@@ -1,6 +1,6 @@
 """A query as it is declared, whole. Data: a runtime can be made from it in another process.
 
-What a user writes as code, steps and functions, is all the code in it. `spark_client.spark_internals.pickling` carries
+What a user writes as code, steps and functions, is all the code in it. `spark_client.spark_internals.columns` carries
 it to another process of the same version.
 """
 

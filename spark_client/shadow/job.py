@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.spark_internals.watermark_batches import WatermarkBatch, batches_of, files_of, last_of_files
+from spark_client.spark_internals.checkpoints import WatermarkBatch, batches_of, files_of, last_of_files
 from spark_client.storage.directories import read_json, write_json
 
 

@@ -1,4 +1,4 @@
-"""What stands in a checkpoint of Spark's: whose it is, which batches were planned and committed, and what was planned.
+"""The contents of a checkpoint of Spark's: batches planned and committed, offsets, files read, watermarks.
 
 Relies on the files of a checkpoint (``StreamMetadata``, ``OffsetSeqLog``, ``CommitLog``, ``HDFSMetadataLog``):
 
@@ -24,14 +24,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from spark_client.errors import TrackingError
-from spark_client.spark_internals.loglines import lines_of
 
 #: An entry of Spark's logs that is being written, and the file of its checksum.
 _UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
@@ -172,3 +173,185 @@ def _entries(log: Path) -> list[str]:
         return os.listdir(log)
     except FileNotFoundError:
         return []
+
+
+# Relies on how `HDFSMetadataLog` and `OffsetSeqLog` write: in UTF-8, the entry's lines with a line feed between them.
+# Fails closed: a line that is cut elsewhere is no JSON.
+#
+# Since Spark 4.0.
+
+
+def lines_of(log: Path) -> list[str]:
+    """Return a log's lines.
+
+    Spark puts a line feed between them, and nothing else: names of files and offsets may have any of the other
+    characters at which `str.splitlines` splits.
+
+    Args:
+        log: a file, such as ``offsets/0``.
+    """
+    return log.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+
+
+# Relies on ``FileStreamSourceLog``: ``sources/S/N`` has, after the version, a line of JSON for each file of a batch,
+# and ``sources/S/N.compact`` one for each file up to there. ``path`` is a URI, ``batchId`` is what the source's
+# offset counts (``{"logOffset": N}``), and ``timestamp`` tells, in milliseconds, when the file had changed last when
+# Spark found it. Spark reads a file once: a later one of its name is never read. Fails open: a file that is not found
+# there belongs to no batch, and is not known to be replaced.
+#
+# Since Spark 4.0.
+
+_COMPACT: Final = ".compact"
+
+
+def entries_of(log: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the log of a source has of each file that it has read; nothing for a source of another kind.
+
+    Args:
+        log: the source's directory, such as ``sources/0``, which need not be there.
+    """
+    found = [file for file in log.glob("[0-9]*") if file.suffix in ("", _COMPACT)]
+    compact = max((int(file.stem) for file in found if file.suffix), default=-1)  # it has all that earlier ones have
+    needed = (file for file in found if (int(file.stem), bool(file.suffix)) >= (compact, True))
+    for file in sorted(needed, key=lambda file: int(file.stem)):
+        yield from (json.loads(line) for line in lines_of(file)[1:] if '"path":' in line)
+
+
+class FilesRead:
+    """The files that queries have read so far. Their logs are read once, when this is asked first.
+
+    Args:
+        checkpoints: of the queries whose sources are meant, each with all of its sources.
+    """
+
+    def __init__(self, checkpoints: Iterable[Path]) -> None:
+        self._checkpoints = tuple(checkpoints)  # others may be added to what was given
+        self._real_directory = cache(os.path.realpath)
+
+    def replaced(self, files: Iterable[str]) -> list[str]:
+        """Return those of some files that have changed since Spark found them to read them.
+
+        Args:
+            files: paths of files that are there.
+        """
+        return [
+            file
+            for file in files
+            if (read := self._times.get(self._real(file))) is not None
+            and read != os.stat(file).st_mtime_ns // 1_000_000
+        ]
+
+    @cached_property
+    def _times(self) -> dict[str, int]:
+        """When each file had changed last when it was found, in milliseconds, by its real path."""
+        times = {}
+        for checkpoint in self._checkpoints:
+            for log in checkpoint.glob("sources/*"):
+                for entry in entries_of(log):
+                    scheme, _, path = str(entry["path"]).partition(":")
+                    if scheme == "file":
+                        times[self._real("/" + unquote(path).lstrip("/"))] = int(entry["timestamp"])
+        return times
+
+    def _real(self, file: str) -> str:
+        directory, name = os.path.split(file)
+        return os.path.join(self._real_directory(directory), name)
+
+
+# Relies on ``FileStreamSourceOffset``, which Spark writes into a checkpoint as ``{"logOffset": N}``: so 0.1 left it,
+# and so it stays there. Fails open: another form would be taken for a place of this package. Since Spark 4.0.
+
+OF_FILES: Final = "logOffset"  #: the one field of such a place
+
+
+def is_of_files(offset: Mapping[str, Any]) -> bool:
+    """Return whether a place in a checkpoint is one of Spark's source of files.
+
+    >>> is_of_files({"logOffset": 3}), is_of_files({"5f0c": 3})
+    (True, False)
+    """
+    return set(offset) == {OF_FILES}
+
+
+# Relies on the files of a checkpoint, which are read and never written:
+#
+# - ``offsets/N``, in version v1: a line of JSON with ``batchWatermarkMs`` and ``batchTimestampMs``, then a line for
+# each source in the plan's order. Spark deletes them after a hundred batches. Fails open: such a batch is not known.
+# - The log of a source of files: see `file_log`.
+# - A batch drops rows by the watermark of the batch before it, and closes windows by its own (since Spark 3.4, which
+# made several stateful operators in one query possible). Tested beside Spark's own results.
+#
+# Since Spark 4.0.
+
+_NOTHING_YET: Final = "-"  # what Spark writes for a source that has given nothing
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkBatch:
+    """A batch of a query with Spark's own watermark.
+
+    Attributes:
+        number: of the batch.
+        at: when it was planned, in milliseconds since 1970.
+        watermark: by which it closes windows, in milliseconds since 1970.
+        offsets: of the sources after it, as Spark writes them.
+    """
+
+    number: int
+    at: int
+    watermark: int
+    offsets: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> WatermarkBatch:
+        """From its fields, as `dataclasses.asdict` and JSON give them."""
+        return cls(**{**fields, "offsets": tuple(fields["offsets"])})
+
+
+def batches_of(checkpoint: Path, after: int = -1) -> list[WatermarkBatch]:
+    """Return the batches that a checkpoint still has, in their order.
+
+    Args:
+        checkpoint: of the query.
+        after: only those with greater numbers.
+    """
+    names = [path.name for path in (checkpoint / "offsets").glob("[0-9]*")]
+    numbers = sorted(int(name) for name in names if name.isdigit() and int(name) > after)
+    return [batch for number in numbers if (batch := _batch(checkpoint, number)) is not None]
+
+
+def _batch(checkpoint: Path, number: int) -> WatermarkBatch | None:
+    try:
+        version, metadata, *offsets = lines_of(checkpoint / "offsets" / str(number))
+    except (FileNotFoundError, ValueError):  # Spark has deleted it meanwhile
+        return None
+    if version != "v1":
+        return None
+    planned = json.loads(metadata)
+    return WatermarkBatch(number, planned["batchTimestampMs"], planned["batchWatermarkMs"], tuple(offsets))
+
+
+def last_of_files(batch: WatermarkBatch, source: int) -> int | None:
+    """Return how far a source of files had come with a batch: the source's own number; -1: not begun; None: no such
+    source.
+
+    Args:
+        batch: of the query.
+        source: its place among the query's sources.
+    """
+    text = batch.offsets[source] if source < len(batch.offsets) else "null"
+    if text == _NOTHING_YET:
+        return -1
+    offset = json.loads(text)
+    return int(offset[OF_FILES]) if isinstance(offset, dict) and is_of_files(offset) else None
+
+
+def files_of(checkpoint: Path, source: int) -> Iterator[tuple[str, int]]:
+    """Yield the files that a source of files has read: path, and the source's own number of the batch.
+
+    Args:
+        checkpoint: of the query.
+        source: its place among the query's sources.
+    """
+    for entry in entries_of(checkpoint / "sources" / str(source)):
+        yield entry["path"], entry["batchId"]

@@ -1,4 +1,4 @@
-"""What Spark's plans show of rows, without looking at them.
+"""Properties of Spark's plans: what they show of rows, their stateful operators, watermarks and state stores.
 
 Relies on ``DataFrame._jdf`` and on the plans behind it (``QueryExecution``, ``LogicalPlan``): the names of their nodes,
 the numbers of their attributes, and an ``Exchange`` in the text of the plan where rows are exchanged. Fails closed:
@@ -9,10 +9,11 @@ new kind of node is taken for one that may read in part. Since Spark 4.0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 #: They read all that they are given, whatever else is in the plan.
 _WHOLE = frozenset(
@@ -159,3 +160,107 @@ def _walk(plan: Any) -> Iterator[Any]:
 def each_of(sequence: Any) -> Iterator[Any]:
     """Return what is in a sequence of Scala."""
     return (sequence.apply(place) for place in range(sequence.size()))
+
+
+# Relies on ``DataFrame._jdf`` and on the analyzed plan behind it: the names of its nodes, ``SubqueryAlias.alias``,
+# the keys of a ``Deduplicate``, and on the metadata that Spark gives to windows of a session and to columns under a
+# watermark (``SessionWindow.marker``, ``EventTimeWatermark.delayKey``). Fails open: where Spark does not answer, or
+# calls an operator otherwise, none is found. Since Spark 4.0.
+
+_SESSION: Final = "spark.sessionWindow"
+_UNDER_WATERMARK: Final = "spark.watermarkDelayMs"
+_WITH_STATE: Final = ("FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "TransformWithState")
+
+
+def that_takes_single_rows(df: DataFrame, alias: str) -> str | None:
+    """Return what keeps, or drops, single rows of event time, and not whole windows of them; None: nothing does.
+
+    Args:
+        df: a streaming DataFrame.
+        alias: of rows that it is made of; what is made of an aggregation of theirs does not count.
+
+    Returns:
+        How the first such operator is called in PySpark.
+
+    >>> rows = spark.readStream.format("rate").load().withWatermark("timestamp", "0 seconds")          # doctest: +SKIP
+    >>> sessions = rows.alias("mine").groupBy(F.session_window("timestamp", "5 minutes")).count()      # doctest: +SKIP
+    >>> that_takes_single_rows(sessions, "mine")                                                       # doctest: +SKIP
+    'session_window'
+    """
+    try:
+        return _found(df._jdf.queryExecution().analyzed(), alias)[0]
+    except (AttributeError, Py4JError):  # it is no public interface of Spark
+        return None
+
+
+def _found(node: Any, alias: str) -> tuple[str | None, bool]:
+    """Return the operator, if there is one; and whether the node's rows are the alias's, one by one."""
+    name = str(node.nodeName())
+    if name == "SubqueryAlias" and str(node.alias()) == alias:
+        return None, True
+    below = [_found(child, alias) for child in each_of(node.children())]
+    for operator, _ in below:
+        if operator is not None:
+            return operator, False
+    single = any(rows for _, rows in below)
+    operator = _called(node, name) if single else None
+    return operator, single and name != "Aggregate"
+
+
+def _called(node: Any, name: str) -> str | None:
+    if name == "Aggregate":
+        return "session_window" if _marked(node.output(), _SESSION) else None
+    if name == "Join":
+        return "join" if all(child.isStreaming() for child in each_of(node.children())) else None
+    if name == "Deduplicate":
+        return "dropDuplicates" if _marked(node.keys(), _UNDER_WATERMARK) else None
+    if name == "DeduplicateWithinWatermark":
+        return "dropDuplicatesWithinWatermark"
+    return "a state of your own" if name.startswith(_WITH_STATE) else None
+
+
+def _marked(attributes: Any, key: str) -> bool:
+    return any(attribute.metadata().contains(key) for attribute in each_of(attributes))
+
+
+# Two streams are put beside each other, and the watermark of the first is that of both. The rows that carry it are
+# taken out again before any operator sees them, by a filter that has to stay above the watermark.
+#
+# Relies on three things. What comes out of a union has the metadata of its first child, the watermark's among them
+# (``Union.output``, ``EventTimeWatermark.delayKey``). The optimizer pushes no filter below a watermark that is not
+# deterministic (``PushPredicateThroughNonJoin``), and does not find out beforehand that ``spark_partition_id() < 0``
+# never holds. And the watermark's operator sees each row that is below it (``EventTimeWatermarkExec``). Fails closed:
+# without the first, Spark refuses the query, whose results are appended; without the others the watermark stands
+# still, and nothing that waits for it comes out. Since Spark 4.0.
+
+_MARK: Final = "_tracker_mark"
+
+
+def under_watermark_of(marks: DataFrame, data: DataFrame, time: str) -> DataFrame:
+    """Return the rows of `data`, under a watermark that is at the newest time in `marks`.
+
+    Args:
+        marks: a stream with the columns of `data`.
+        data: a stream without a watermark of its own.
+        time: the column of event time, quoted if need be.
+    """
+    moving = marks.withColumn(_MARK, F.lit(True)).withWatermark(time, "0 seconds")
+    both = moving.unionByName(data.withColumn(_MARK, F.lit(False)))
+    return both.where(~F.col(_MARK) | (F.spark_partition_id() < 0)).drop(_MARK)
+
+
+# Relies on the name of the class that ``spark.sql.streaming.stateStore.providerClass`` has for RocksDB. Fails closed:
+# with another name the state is refused. Since Spark 4.1.
+
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def provider_of(spark: SparkSession) -> str:
+    """Return the class of a session's state store."""
+    return str(spark.conf.get(PROVIDER))
+
+
+def is_rocksdb(spark: SparkSession) -> bool:
+    """Return whether a session keeps state in RocksDB."""
+    return provider_of(spark).rpartition(".")[2] == ROCKSDB.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""How Spark calls the readers of streams that are written in Python, and how long one lives.
+"""Sources in Python as Spark sees them: names, calls, lifetimes, and where an `availableNow` run ends.
 
 Relies on ``_SimpleStreamReaderWrapper`` and ``PythonStreamingSourceRunner``, beyond what is documented of
 ``SimpleDataSourceStreamReader``:
@@ -16,10 +16,58 @@ Fails open: nothing at hand shows a reader that it is called otherwise. Since Sp
 
 from __future__ import annotations
 
+import hashlib
+import re
+from typing import TYPE_CHECKING, Final
+
 from pyspark.sql.datasource import SimpleDataSourceStreamReader
 
-from spark_client.spark_internals.available_now import AvailableNow
+if TYPE_CHECKING:
+
+    class AvailableNow:
+        """A source that can say where a run with ``availableNow`` ends."""
+
+        def prepareForTriggerAvailableNow(self) -> None: ...  # noqa: N802
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
+    except ImportError:  # before Spark 4.2 there is no such thing for sources in Python
+
+        class AvailableNow:
+            """A source that cannot say that: Spark takes everything in one batch."""
 
 
 class LastingReader(SimpleDataSourceStreamReader, AvailableNow):
     """A reader that Spark makes once for a run of a query, and calls until the run has ended."""
+
+
+# Spark cuts the backlog of such a run into batches only if all sources of the query can tell where it ends.
+#
+# Relies on ``SupportsTriggerAvailableNow`` of ``pyspark.sql.streaming.datasource``, and on Spark asking a simple
+# reader that has it before the first read (``python_streaming_source_runner``). Fails open: Spark takes everything in
+# one batch, as it does before 4.2. Since Spark 4.2.
+
+
+# Relies on what Spark does with the name that ``format(…)`` is given (``DataSource.lookupDataSource``): one with
+# signs such as ``.`` or ``/`` it may take for a class, a package or a path. Spark 4.0.5 and 4.3.0 take any name that
+# is registered, and nothing promises it. Fails closed: under a name that Spark takes for something else, the query
+# does not start. Since Spark 4.0.
+
+#: What Spark takes for a name and nothing else.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+def source_name(kind: str, name: str) -> str:
+    """Return the name to register a source under: plain, whatever the source is about.
+
+    Args:
+        kind: what the names of all such sources begin with; plain itself.
+        name: tells them apart.
+
+    >>> source_name("tracker-epochs", "clean")
+    'tracker-epochs-clean'
+    >>> len(source_name("tracker-epochs", "a/b.c"))
+    79
+    """
+    plain = _PLAIN.fullmatch(name)
+    return f"{kind}-{name if plain else hashlib.sha256(name.encode()).hexdigest()}"

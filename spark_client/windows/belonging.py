@@ -18,7 +18,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, named, quoted, resolve
 from spark_client.errors import TrackingError
-from spark_client.spark_internals.error_texts import has_text
+from spark_client.spark_internals.errors import has_text
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows.eventtime import is_zone, is_zone_sql
 

@@ -6,10 +6,8 @@ import sys
 import time
 
 from tracker.cli.forms import Form
-from tracker.cli.tables import print_pairs, print_rows
-from tracker.cli.views.jobs import JOBS, print_job
-from tracker.cli.views.subscriptions import SUBSCRIPTIONS
-from tracker.cli.views.substreams import SUBSTREAMS
+from tracker.cli.output import print_pairs, print_rows
+from tracker.cli.views.jobs import JOBS, SUBSCRIPTIONS, SUBSTREAMS, print_job
 from tracker.client import (
     DrainState,
     DrainStatus,

@@ -14,14 +14,16 @@ from tests.cli.shell import Shell
 from tests.cli.snapshots import compare
 from tests.client.conftest import spec
 from tests.client.processes import Server
-from tracker.cli.live.choosing import Choice
-from tracker.cli.live.drawing import draw
-from tracker.cli.live.observing import JobLook, Kind, Look, Observer, SilentFront, Wait, Waiting
-from tracker.cli.live.screen import pause_after
+from tracker.cli.live.looks import Choice, JobLook, Kind, Look, Observer, SilentFront, Wait, Waiting
+from tracker.cli.live.screen import draw, pause_after
 from tracker.cli.live.sorting import Sort
 from tracker.client import DrainState, DrainStatus, SegmentStatus, SubstreamStatus, TrackerClient, label
 
 NOW = datetime.now(timezone.utc)
+
+
+def _ns(time: datetime) -> int:
+    return int(time.timestamp() * 10**9)
 
 
 def job_look(name: str, **values: object) -> JobLook:

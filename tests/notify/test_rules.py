@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker.client.accepted import AcceptedEnds
+from tracker.client.waiting import AcceptedEnds
 from tracker.contract.events import Advanced, Body, Ended, Event, Late
 from tracker.contract.values import Reason
 from tracker.notify.delivery import write_marker

@@ -11,7 +11,7 @@ import pytest
 from tests.page import jobs
 from tests.server.processes import Server, Servers
 from tests.web.fetching import Page, get
-from tracker.client.explaining import why_open
+from tracker.client.texts import why_open
 
 
 def ask(server: Server, path: str, **parameters: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tests.security.secured import Secured
 from tests.server.processes import Servers, StartFailedError
 from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
 from tracker.security.audit import AUDITED
-from tracker.security.scopes import NEEDED, Scope
+from tracker.security.identities import NEEDED, Scope
 
 
 @pytest.fixture

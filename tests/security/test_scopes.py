@@ -12,7 +12,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from tests.client.conftest import spec
 from tests.security.secured import Secured
 from tracker.client import TrackerError
-from tracker.security.scopes import NEEDED, Scope, with_included
+from tracker.security.identities import NEEDED, Scope, with_included
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 

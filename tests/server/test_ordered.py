@@ -10,7 +10,7 @@ import pytest
 from tests.client.conftest import spec
 from tests.client.processes import Server
 from tracker.client import Ended, JobStatus, TrackerClient, label
-from tracker.client.explaining import why_open
+from tracker.client.texts import why_open
 
 SCOPES = ["BOS", "JFK", "SEA"]
 DAYS = 4

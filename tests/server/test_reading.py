@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tracker.client import TrackerClient
-from tracker.client.explaining import why_open
+from tracker.client.texts import why_open
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 

@@ -16,7 +16,7 @@ from spark_client.destinations.channel import Received
 from spark_client.runtime.assembly import batch_query
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.runtime.running import Running
-from spark_client.spark_internals.pickling import loads
+from spark_client.spark_internals.columns import loads
 from tests.spark.conftest import session
 from tests.spark.feed import Feed
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, TrackedWriter, Tracking, UsageError, aggregates
-from spark_client.spark_internals.pickling import dumps, loads
+from spark_client.spark_internals.columns import dumps, loads
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row, rows_of
 

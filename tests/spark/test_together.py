@@ -33,7 +33,7 @@ from spark_client import (
     epochs_table,
 )
 from spark_client.release.state import PartialState
-from spark_client.spark_internals.pickling import dumps, loads
+from spark_client.spark_internals.columns import dumps, loads
 from tests.client.processes import Server
 from tests.spark.dying import Driver
 from tests.spark.feed import Feed, row, rows_of

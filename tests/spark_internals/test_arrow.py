@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException, PySparkTypeError
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.spark_internals.arrow import arrow_schema, passes_through_arrow, spark_schema
+from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow, spark_schema
 
 pytestmark = pytest.mark.spark
 

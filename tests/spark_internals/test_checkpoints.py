@@ -19,18 +19,19 @@ from examples.services import jars
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.checkpoints import (
     Batch,
+    batches_of,
     clear_unfinished,
     files_after,
+    is_of_files,
     last_begun,
     last_commit,
+    last_of_files,
+    lines_of,
     planned,
     positions,
     query_id,
     started_query,
 )
-from spark_client.spark_internals.file_offsets import is_of_files
-from spark_client.spark_internals.loglines import lines_of
-from spark_client.spark_internals.watermark_batches import batches_of, last_of_files
 from tests.spark.feed import Feed, row
 from tests.spark.test_first_moments import LOG_PACKAGE, MANAGERS, unfinished_batch
 from tests.spark_internals.running import run

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.runtime.queries import sentence_of
-from spark_client.spark_internals.error_texts import has_text, sentence_in
+from spark_client.spark_internals.errors import has_text, sentence_in
 from spark_client.storage.topics import _explained
 from spark_client.windows import durations
 from spark_client.windows.belonging import MARK, tells_of_bad_rows

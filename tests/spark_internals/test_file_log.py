@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_client.spark_internals.file_log import FilesRead
+from spark_client.spark_internals.checkpoints import FilesRead
 
 pytestmark = pytest.mark.spark
 

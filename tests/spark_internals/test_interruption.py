@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client.spark_internals.interruption import INTERRUPTED
+from spark_client.spark_internals.errors import INTERRUPTED
 from tests.spark.feed import Feed, row
 
 pytestmark = pytest.mark.spark

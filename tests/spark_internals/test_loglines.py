@@ -8,8 +8,7 @@ from urllib.parse import unquote
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_client.spark_internals.loglines import lines_of
-from spark_client.spark_internals.watermark_batches import files_of
+from spark_client.spark_internals.checkpoints import files_of, lines_of
 
 ODD = ["a\u2028b.json", "a\u0085b.json", "a\x1cb.json", "plain.json"]
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.spark_internals.operators import that_takes_single_rows
+from spark_client.spark_internals.plans import that_takes_single_rows
 from tests.spark.feed import Feed
 
 pytestmark = pytest.mark.spark

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.classic.column import Column as ClassicColumn
 
 from spark_client import UsageError
-from spark_client.spark_internals import pickling
-from spark_client.spark_internals.pickling import dumps, loads
+from spark_client.spark_internals import columns as spark_columns
+from spark_client.spark_internals.columns import dumps, loads
 
 pytestmark = pytest.mark.spark
 
@@ -101,7 +101,7 @@ def test_bytes_of_another_spark_are_refused(spark: SparkSession, monkeypatch: py
     monkeypatch.setattr(pyspark, "__version__", version)
     with pytest.raises(UsageError, match=rf"made under Spark .*, and this is {re.escape(version)}"):
         loads(data)
-    assert pickling.pyspark is pyspark
+    assert spark_columns.pyspark is pyspark
 
 
 def test_columns_are_not_loaded_without_a_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

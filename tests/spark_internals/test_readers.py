@@ -18,9 +18,7 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.spark_internals.available_now import AvailableNow
-from spark_client.spark_internals.readers import LastingReader
-from spark_client.spark_internals.source_names import source_name
+from spark_client.spark_internals.readers import AvailableNow, LastingReader, source_name
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_client.spark_internals.state_stores import PROVIDER, ROCKSDB, is_rocksdb, provider_of
+from spark_client.spark_internals.plans import PROVIDER, ROCKSDB, is_rocksdb, provider_of
 
 pytestmark = pytest.mark.spark
 

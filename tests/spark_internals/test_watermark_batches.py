@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.spark_internals.watermark_batches import WatermarkBatch, batches_of, files_of, last_of_files
+from spark_client.spark_internals.checkpoints import WatermarkBatch, batches_of, files_of, last_of_files
 from tests.spark.feed import START, Feed, row
 from tests.spark_internals.running import run
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.spark_internals.watermarks import under_watermark_of
+from spark_client.spark_internals.plans import under_watermark_of
 from tests.spark.feed import START, Feed, row
 
 pytestmark = pytest.mark.spark

@@ -14,10 +14,8 @@ from tracker.backup.places import Place, place
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import WrongUsageError, command, new_commands
 from tracker.cli.forms import Form
-from tracker.cli.output import print_json, print_line
-from tracker.cli.progress import progress
-from tracker.cli.requirements import need_server_python, needs
-from tracker.cli.tables import print_pairs
+from tracker.cli.options import need_server_python, needs
+from tracker.cli.output import print_json, print_line, print_pairs, progress
 
 if TYPE_CHECKING:
     from tracker.backup.form import Header

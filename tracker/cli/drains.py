@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tracker.cli.arguments import Job
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
-from tracker.cli.output import print_json, print_line
-from tracker.cli.progress import progress
-from tracker.cli.tables import print_pairs
+from tracker.cli.options import Job
+from tracker.cli.output import print_json, print_line, print_pairs, progress
 from tracker.contract.refusal import Refusal
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tracker.cli.arguments import Job
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import WrongUsageError, command, new_commands
 from tracker.cli.forms import Form
+from tracker.cli.options import Job
 from tracker.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
     from tracker.client import Kind, ShardedClient, ShardedWatch, TrackerClient, Watch
-    from tracker.client.accepted import AcceptedEnds
+    from tracker.client.waiting import AcceptedEnds
     from tracker.contract.events import EventPage
 
 commands = new_commands()
@@ -193,7 +193,7 @@ def wait(
     Exit status 1: not in time, or the end is not good enough: of another reason than COMPLETE, or by a drain. --up-to
     takes every end.
     """
-    from tracker.client.accepted import AcceptedEnds
+    from tracker.client.waiting import AcceptedEnds
 
     if (scope is None or name is None) == (up_to is None) or (up_to is not None and scope is not None):
         raise WrongUsageError("give either the SCOPE and the NAME of a substream, or --up-to TIME")

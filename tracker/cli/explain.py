@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tracker.cli.arguments import Job, Scope
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
+from tracker.cli.options import Job, Scope
 from tracker.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def explain(
     waits for, the reports of it that are not committed, and the segments that have never been read. In a job with an
     ordering it also names the substreams that end earlier and hold its end back, with their reasons.
     """
-    from tracker.client.explaining import why_open
-    from tracker.client.texts import ago, text
+    from tracker.client.texts import ago, text, why_open
 
     with at.client() as client:
         status = client.job(job)

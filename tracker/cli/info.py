@@ -7,8 +7,7 @@ from dataclasses import replace
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
-from tracker.cli.output import print_json, print_line
-from tracker.cli.tables import print_pairs, print_table
+from tracker.cli.output import print_json, print_line, print_pairs, print_table
 
 commands = new_commands()
 

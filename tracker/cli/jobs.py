@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from tracker.cli.arguments import Job
 from tracker.cli.connecting import Connection
-from tracker.cli.consent import Consent
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
-from tracker.cli.output import print_done, print_json, print_line
+from tracker.cli.options import Consent, Job
+from tracker.cli.output import print_done, print_json, print_line, print_rows
 from tracker.cli.statuses import read_statuses
-from tracker.cli.tables import print_rows
 
 commands = new_commands()
 

@@ -40,7 +40,7 @@ def move(
     changed, or it does not serve in time; 3 no tracker could be reached.
     """
     from tracker.client import TrackerUnavailable
-    from tracker.client.finding import finder
+    from tracker.client.servers import finder
 
     with at.single_client() as client:
         try:

@@ -10,8 +10,7 @@ import typer
 
 from tracker.cli.declaring import WrongUsageError, command, new_commands
 from tracker.cli.forms import Form
-from tracker.cli.output import print_json, print_line
-from tracker.cli.tables import print_rows
+from tracker.cli.output import print_json, print_line, print_rows
 
 commands = new_commands()
 
@@ -37,7 +36,7 @@ def ledger(
     there or too many.
     """
     from tracker.cli.receiptfiles import read_asides, read_receipts
-    from tracker.cli.views.ledger import columns
+    from tracker.cli.views.events import columns
     from tracker.client.ledger import ledger_of
 
     for path in [receipts, *(table.parent for table in late or [])]:  # a table is made when something is set aside

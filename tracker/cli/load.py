@@ -17,8 +17,8 @@ import typer
 
 from tracker.cli.declaring import WrongUsageError, command, new_commands
 from tracker.cli.forms import Form
+from tracker.cli.options import needs
 from tracker.cli.output import print_json, print_line
-from tracker.cli.requirements import needs
 
 if TYPE_CHECKING:
     from tracker.load.results import Result
@@ -170,7 +170,7 @@ def _target(arguments: _Asked) -> Iterator[Target]:
 
 def _run_once(arguments: _Asked, scenario: Scenario, target: Target) -> int:
     from tracker.cli.views.load import print_machine, print_result, ticker
-    from tracker.load.machine import machine
+    from tracker.load.results import machine
     from tracker.load.running import run as run_scenario
 
     described = machine() | _described(arguments, scenario)
@@ -193,7 +193,7 @@ def _run_once(arguments: _Asked, scenario: Scenario, target: Target) -> int:
 
 def _find_rate(arguments: _Asked, scenario: Scenario, target: Target) -> int:
     from tracker.cli.views.load import print_machine, print_search, print_step, ticker
-    from tracker.load.machine import machine
+    from tracker.load.results import machine
     from tracker.load.running import run as run_scenario
     from tracker.load.searching import find_rate
 

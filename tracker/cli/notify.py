@@ -10,9 +10,8 @@ import typer
 
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import WrongUsageError, command, new_commands
-from tracker.cli.loglevel import LogLevel
+from tracker.cli.options import LogLevel, need_server_python, needs
 from tracker.cli.output import print_line
-from tracker.cli.requirements import need_server_python, needs
 
 commands = new_commands()
 

@@ -1,15 +1,20 @@
-"""Answers line by line, and as JSON."""
+"""Answers on the terminal: lines, tables and JSON on stdout, progress on stderr."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
+from itertools import islice
+from operator import itemgetter
+from typing import Any, Final, Generic, TypeVar
 
-from tracker.cli.forms import Form
+from tracker.cli.forms import Cell, Form, Show
 
 
 def is_terminal() -> bool:
@@ -87,3 +92,165 @@ def plain(value: object) -> object:
             return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         case _:
             return value
+
+
+T = TypeVar("T")
+_CHUNK: Final = 1000  # rows that are laid out together; a list of millions is printed as it comes
+_GAP: Final = "  "
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column of a table.
+
+    Args:
+        title: its header.
+        value: what stands in it, for an item of the list.
+        wide: it is shown only with `--output wide`.
+        style: a style of rich for an item, such as ``red``; an empty text: none. It has an effect only on a terminal.
+    """
+
+    title: str
+    value: Callable[[T], object]
+    wide: bool = False
+    style: Callable[[T], str] | None = None
+
+
+def print_rows(columns: Sequence[Column[T]], items: Iterable[T], form: Form = Form.TABLE) -> None:
+    """Print one row for each item under the columns' titles, columns of numbers aligned to the right.
+
+    >>> print_rows([Column("JOB", itemgetter(0)), Column("OPEN", itemgetter(1))], [("flights", 12), ("taxis", 3)])
+    JOB      OPEN
+    flights    12
+    taxis       3
+    """
+    shown = [column for column in columns if form is Form.WIDE or not column.wide]
+    titles: Sequence[str] | None = [column.title for column in shown]
+    widths = [len(column.title) for column in shown]
+    for rows in _chunks([_cell(column, item) for column in shown] for item in items):
+        widths = [max(width, *(len(row[place].text) for row in rows)) for place, width in enumerate(widths)]
+        numbers = [all(row[place].number for row in rows) for place in range(len(shown))]
+        if is_terminal():
+            from tracker.cli.terminal import print_table as print_on_terminal  # rich is loaded where it is needed
+
+            print_on_terminal(titles, rows, widths, numbers, wide=form is Form.WIDE)
+        else:
+            for texts in [*([titles] if titles else []), *([cell.text for cell in row] for row in rows)]:
+                print_line(_aligned(texts, widths, numbers))
+        titles = None
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows of values.
+
+    >>> print_table(["LIMIT", "VALUE"], [["max_jobs", 10]])
+    LIMIT     VALUE
+    max_jobs     10
+    """
+    columns: list[Column[Sequence[Any]]] = [Column(title, itemgetter(place)) for place, title in enumerate(titles)]
+    print_rows(columns, rows)
+
+
+def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one pair a line.
+
+    >>> print_pairs([("job", "flights"), ("deployment", "d1")])
+    job         flights
+    deployment  d1
+    """
+    from tracker.client.texts import text
+
+    known = [(name, text(value)) for name, value in pairs]
+    if is_terminal():
+        from tracker.cli.terminal import print_pairs as print_on_terminal
+
+        print_on_terminal(known)
+        return
+    width = max(len(name) for name, _ in known)
+    for name, value in known:
+        print_line(f"{name:<{width}}  {value}".rstrip())
+
+
+def _cell(column: Column[T], item: T) -> Cell:
+    from tracker.client.texts import text
+
+    value = column.value(item)
+    return Cell(text(value), column.style(item) if column.style else "", isinstance(value, int))
+
+
+def _chunks(rows: Iterable[list[Cell]]) -> Iterator[list[list[Cell]]]:
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, _CHUNK)):
+        yield chunk
+
+
+def _aligned(texts: Sequence[str], widths: Sequence[int], numbers: Sequence[bool]) -> str:
+    cells = [
+        text.rjust(width) if number else text.ljust(width)
+        for text, width, number in zip(texts, widths, numbers, strict=True)
+    ]
+    return _GAP.join(cells).rstrip()
+
+
+_SHOW_EVERY: Final = 1000  # items
+_LINE_EVERY_S: Final = 10.0  # seconds between two lines if stderr is not a terminal
+
+
+@contextmanager
+def progress(quiet: bool = False) -> Iterator[Show]:
+    """Show progress as long as the context is open; on a terminal nothing is left of it then.
+
+    Args:
+        quiet: show it only on a terminal: a log does not need it.
+
+    Example::
+
+        with progress() as show:
+            for number, file in enumerate(files):
+                show(number, len(files), file.name)
+    """
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from tracker.cli.terminal import bar  # rich is loaded where it is needed
+
+        with bar() as show:
+            yield show
+    elif quiet:
+        yield _nothing
+    else:
+        yield _Lines()
+
+
+def followed(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:
+    """Yield items while it shows their number on a terminal, unless stdout is one: then the items show themselves.
+
+    Args:
+        items: what is printed, one after the other.
+        what: their name, in the plural.
+        total: how many there are; 0: unknown.
+    """
+    if sys.stdout.isatty():
+        yield from items
+        return
+    with progress(quiet=True) as show:
+        for number, item in enumerate(items):
+            if number % _SHOW_EVERY == 0:
+                show(number, total, f"{number:,} {what}")
+            yield item
+
+
+def _nothing(done: float, total: float, text: str) -> None:
+    """Show nothing."""
+
+
+class _Lines:
+    """A line at once, and then one every few seconds if the text has changed."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._last = ""
+
+    def __call__(self, done: float, total: float, text: str) -> None:  # noqa: ARG002 - the words have both
+        now = time.monotonic()
+        if now >= self._next and text != self._last:
+            self._next, self._last = now + _LINE_EVERY_S, text
+            print_line(text, error=True, flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracker.cli.declaring import WrongUsageError
-from tracker.cli.requirements import needs
+from tracker.cli.options import needs
 from tracker.client.receipts import COUNTS, NEEDED, Aside, asides_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)

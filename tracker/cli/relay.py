@@ -9,9 +9,8 @@ import typer
 
 from tracker.cli.connecting import DEFAULT_SERVER, SERVER_VARIABLE
 from tracker.cli.declaring import WrongUsageError, command, given, new_commands
-from tracker.cli.loglevel import LogLevel
+from tracker.cli.options import LogLevel, needs
 from tracker.cli.output import print_line
-from tracker.cli.requirements import needs
 
 commands = new_commands()
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracker.cli.arguments import Job, Name, Scope
 from tracker.cli.connecting import Connection
-from tracker.cli.consent import Consent
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
+from tracker.cli.options import Consent, Job, Name, Scope
 from tracker.cli.output import print_done
 
 if TYPE_CHECKING:

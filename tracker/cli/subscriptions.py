@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from tracker.cli.arguments import Job
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
-from tracker.cli.output import print_done, print_json, print_line
-from tracker.cli.tables import print_rows
+from tracker.cli.options import Job
+from tracker.cli.output import print_done, print_json, print_line, print_rows
 
 commands = new_commands()
 
@@ -22,7 +21,7 @@ def subscriptions(at: Connection, form: Form, job: Job) -> int:
 
     KEPT is the number of events that the tracker keeps for a reader beyond the job's retention.
     """
-    from tracker.cli.views.subscriptions import SUBSCRIPTIONS
+    from tracker.cli.views.jobs import SUBSCRIPTIONS
 
     with at.single_client() as client:
         found = client.subscriptions(job)

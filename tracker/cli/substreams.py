@@ -9,13 +9,11 @@ from typing import Annotated
 
 import typer
 
-from tracker.cli.arguments import Job
 from tracker.cli.connecting import Connection
 from tracker.cli.declaring import command, new_commands
 from tracker.cli.forms import Form
-from tracker.cli.output import print_json, print_line
-from tracker.cli.progress import followed
-from tracker.cli.tables import print_rows
+from tracker.cli.options import Job
+from tracker.cli.output import followed, print_json, print_line, print_rows
 
 commands = new_commands()
 
@@ -31,7 +29,7 @@ def substreams(
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=0, help="the most substreams to list; 0: all")] = 1000,
 ) -> int:
     """List substreams: whether they are closed, which fronts they wait for, what is in flight."""
-    from tracker.cli.views.substreams import SUBSTREAMS
+    from tracker.cli.views.jobs import SUBSTREAMS
 
     scopes = scope or []
     with at.client() as client:

@@ -10,8 +10,8 @@ import typer
 
 from tracker.cli.declaring import Group, WrongUsageError, command, new_commands
 from tracker.cli.output import print_line
-from tracker.security import minting
-from tracker.security.scopes import Scope
+from tracker.security import tokensfile
+from tracker.security.identities import Scope
 
 commands = new_commands()
 _group = new_commands()
@@ -51,9 +51,9 @@ def new(
 
     The entry has only the token's hash. So this is the only moment at which the token can be kept.
     """
-    made = minting.new_token()
+    made = tokensfile.new_token()
     try:
-        entry = minting.entry(name, made, scope, job)
+        entry = tokensfile.entry(name, made, scope, job)
     except ValueError as wrong:
         raise WrongUsageError(str(wrong)) from wrong
     if out is None:

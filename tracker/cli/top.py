@@ -47,9 +47,8 @@ def top(
     Below the list is what the oldest open substreams of one job wait for. Arrow keys choose the job, letters the order,
     and q quits. Without a terminal, and with --json, the answer is printed once: after two looks, since rates need two.
     """
-    from tracker.cli.live.choosing import Choice
-    from tracker.cli.live.drawing import draw
-    from tracker.cli.live.observing import Observer
+    from tracker.cli.live.looks import Choice, Observer
+    from tracker.cli.live.screen import draw
     from tracker.cli.terminal import console
 
     choice = Choice(sort, job=job)

@@ -20,8 +20,8 @@ from tracker.client import forking
 from tracker.client.connection import Connection, connect
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError, TrackerUnavailable
-from tracker.client.finding import finder
 from tracker.client.metrics import ClientMetrics
+from tracker.client.servers import finder
 from tracker.contract.refusal import Refusal
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.addresses import is_local

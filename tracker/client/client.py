@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tracker.client import administration
+import grpc
+
+from tracker.client import forking
+from tracker.client.calls import Calls, refusal
 from tracker.client.credentials import Credentials
+from tracker.client.errors import TrackerUnavailable
 from tracker.client.eventcalls import EventCalls
 from tracker.client.jobcalls import JobCalls
 from tracker.client.producer import Producer
@@ -131,7 +135,7 @@ class TrackerClient(JobCalls, EventCalls):
         ...     for part in client.backup():
         ...         file.write(part)
         """
-        return administration.backup(self._only("backup"))
+        return backup(self._only("backup"))
 
     def move_leader(self) -> str:
         """Has the leader hand its journal to the standby that follows it, and returns who that is, for people.
@@ -228,3 +232,31 @@ class TrackerClient(JobCalls, EventCalls):
         """
         request = tracker_pb2.ForgetProducerRequest(job=job, producer=producer)
         self._to(job).once(lambda connection: connection.stubs.ForgetProducer, request)
+
+
+def backup(calls: Calls) -> Iterator[bytes]:
+    """Yield a backup's file, in parts.
+
+    Raises:
+        TrackerError: the tracker refuses it.
+        TrackerUnavailable: the tracker cannot be reached, or has ended it.
+    """
+    calls.wait_until_reachable()
+    with forking.using_grpc():
+        stream = calls.connection().stubs.Backup(tracker_pb2.BackupRequest())
+        forking.may_last(stream, stream.cancel)
+    try:
+        while True:
+            with forking.using_grpc():
+                part = next(stream, None)
+            if part is None:
+                return
+            yield part.data
+    except grpc.RpcError as error:
+        raise refusal(error) or TrackerUnavailable(
+            f"the tracker at {calls.address} has not sent the whole backup ({error.code().name}: {error.details()}); "
+            "make it again"
+        ) from error
+    finally:
+        stream.cancel()
+        forking.is_over(stream)

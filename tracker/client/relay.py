@@ -22,7 +22,7 @@ from tracker.client import peers
 from tracker.client.calls import Calls
 from tracker.client.connection import Connection
 from tracker.client.errors import TrackerError, TrackerUnavailable
-from tracker.client.finding import SEPARATOR
+from tracker.client.servers import SEPARATOR
 from tracker.wire import SERVER_KEY
 from tracker.wire.gen import columns_pb2, tracker_pb2
 

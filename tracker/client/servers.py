@@ -1,4 +1,4 @@
-"""Chooses the server of a job by the names alone, without asking any server.
+"""Servers that a client calls: the one that has a job, and, of several addresses, the leader's.
 
 A job's server is the one whose name, hashed together with the job's, gives the highest value (rendezvous hashing). So
 all clients with the same list agree, whatever its order; a server that is away keeps its jobs; and an additional server
@@ -13,11 +13,12 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 from tracker.client.errors import TrackerUnavailable
-from tracker.client.finding import alternatives
 from tracker.client.labels import label
+from tracker.wire.addresses import check_target
 
 _RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _RESOLVED: Final = re.compile(r"(?P<count>\d+)@(?P<host>[^@]+):(?P<port>\d+)")
@@ -29,7 +30,7 @@ def names(servers: str) -> tuple[str, ...]:
     Args:
         servers: an address, or several, separated by commas. ``{0..2}`` stands for 0, 1 and 2, like the names of a
             StatefulSet's pods. ``3@HOST:PORT`` stands for the three addresses that a host's name resolves to now.
-            ``HOST:PORT+HOST:PORT`` is one server that may be at either address: see `tracker.client.finding`.
+            ``HOST:PORT+HOST:PORT`` is one server that may be at either address: see `tracker.client.servers`.
 
     Raises:
         ValueError: a server is named twice, or a name is empty.
@@ -91,3 +92,83 @@ def _resolved(name: str) -> list[str]:
             "number here"
         )
     return sorted(addresses)
+
+
+# A tracker can run on several machines with the same journal. One of them leads; the others are standbys, which
+# accept no calls. Their addresses are joined by ``+``. A client calls one of them for as long as it answers, and then
+# the next.
+
+SEPARATOR: Final = "+"
+
+
+def alternatives(server: str) -> tuple[str, ...]:
+    """Return the addresses at which one tracker may be.
+
+    Raises:
+        ValueError: one is empty, has no port, or is named twice.
+
+    >>> alternatives("a:7654+b:7654")
+    ('a:7654', 'b:7654')
+    """
+    if server.startswith("unix:"):
+        return (server,)
+    found = tuple(server.split(SEPARATOR))
+    if "" in found or len(set(found)) < len(found):
+        raise ValueError(f"{server!r} is not valid; name each address of a tracker once, as HOST:PORT+HOST:PORT")
+    for address in found:
+        check_target(address)
+    return found
+
+
+class Finder:
+    """Which of a tracker's addresses is called.
+
+    Args:
+        addresses: all of them.
+
+    >>> finder = Finder(("a:7654", "b:7654"))
+    >>> finder.current
+    'a:7654'
+    >>> finder.failed("a:7654")
+    >>> finder.current
+    'b:7654'
+    >>> finder.failed("a:7654")  # another thread's call failed there, and this one has moved on
+    >>> finder.current
+    'b:7654'
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.addresses = tuple(addresses)
+        self._place = 0
+
+    @property
+    def current(self) -> str:
+        """The address to call."""
+        return self.addresses[self._place]
+
+    def others(self, address: str) -> tuple[str, ...]:
+        """Return the other addresses than this one, those first that are tried next."""
+        place = self.addresses.index(address)
+        return self.addresses[place + 1 :] + self.addresses[:place]
+
+    def failed(self, address: str) -> None:
+        """Note that an address has not answered: the next one is called, unless that is done already."""
+        if address == self.current:
+            self._place = (self._place + 1) % len(self.addresses)
+
+    def found(self, address: str) -> None:
+        """Note that the tracker answers at an address."""
+        self._place = self.addresses.index(address)
+
+
+@cache
+def finder(server: str) -> Finder:
+    """Return this process's finder of a tracker: what one call has found out, the next one uses.
+
+    Args:
+        server: the tracker's addresses, as `alternatives` takes them.
+
+    Raises:
+        ValueError: as `alternatives`.
+    """
+    return Finder(alternatives(server))

@@ -13,7 +13,7 @@ from typing import Final
 
 import grpc
 
-from tracker.load import parentwatch
+from tracker.load import processes
 from tracker.load.plan import Plan
 from tracker.load.shared import PROBES_A_SECOND, Order, SharedCounters
 
@@ -23,7 +23,7 @@ _CALL: Final = b"." * 4096  # about the size of a report
 def main() -> int:
     """Run the process and return the exit status."""
     directory, address = sys.argv[1:]
-    parentwatch.exit_with_parent()
+    processes.exit_with_parent()
     shared = SharedCounters(Path(directory), Plan(Order.read(Path(directory)).scenario))
     with grpc.insecure_channel(address) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(

@@ -21,7 +21,7 @@ import numpy as np
 
 from tracker.client import Outcome, Producer, Report, TrackerClient, TrackerError
 from tracker.contract.refusal import Refusal
-from tracker.load import parentwatch
+from tracker.load import processes
 from tracker.load.plan import Plan, segment
 from tracker.load.shared import REPEATED, TAKEN_OVER, Order, SharedCounters
 
@@ -199,7 +199,7 @@ class _Process:
 def main() -> int:
     """Run the process and return the exit status."""
     directory, number, life = sys.argv[1:]
-    parentwatch.exit_with_parent()
+    processes.exit_with_parent()
     sys.setswitchinterval(_SWITCH_S)
     return _Process(Path(directory), int(number), int(life)).run()
 

@@ -1,16 +1,14 @@
-"""The figures of a run: latencies, the generator's own lateness, and what the server used.
-
-A report's latency is the time from when it was due to its answer. An end cannot come before certain reports; its
-latency is the time from when the last of these was due to when the watcher saw the end. Both count from the plan: if
-the server stands still for a second, all reports that became due in that second show it. Reports that were late because
-the test had killed or taken over a producer are left out, and counted.
-"""
+"""The figures of a run: latencies, the generator's own lateness, what the server used, and on which machine."""
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +18,33 @@ from tracker.load.plan import Plan, Times
 from tracker.load.servers import Use
 from tracker.load.shared import PROBES_A_SECOND, REPEATED, TAKEN_OVER, SharedCounters
 from tracker.load.verdict import Verdict, needed
+
+_LIBRARIES = ("substream-tracker", "numpy", "grpcio", "protobuf")
+
+
+def machine() -> dict[str, str]:
+    """Return the machine, its load, and the versions of the software, by name."""
+    described = {
+        "machine": f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "load": ", ".join(f"{load:.1f}" for load in os.getloadavg()) + " (1, 5, 15 min, before the run)",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+    }
+    return described | {library: version(library) for library in _LIBRARIES}
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+# A report's latency is the time from when it was due to its answer. An end cannot come before certain reports; its
+# latency is the time from when the last of these was due to when the watcher saw the end. Both count from the plan:
+# if the server stands still for a second, all reports that became due in that second show it. Reports that were late
+# because the test had killed or taken over a producer are left out, and counted.
 
 _BUCKETS: Final = 240  #: the number of pieces of time in a series
 _LOOKS: Final = 40  #: the number of moments at which the backlog is counted

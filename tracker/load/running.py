@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from tracker.client import JobSpec, TrackerClient
-from tracker.load import procfs
+from tracker.load import processes
 from tracker.load.plan import Plan, graph
 from tracker.load.results import Latency, Result, Sample, evaluate
 from tracker.load.scenario import Scenario, ScenarioError
@@ -182,14 +182,14 @@ class _Worker:
 
     def kill(self) -> None:
         """End it as `kill -9` does."""
-        self._used += procfs.processor_seconds(self.process.pid)
+        self._used += processes.processor_seconds(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     @property
     def used(self) -> float:
         """Returns the processor time of all its lives, in seconds."""
-        return self._used + procfs.processor_seconds(self.process.pid)
+        return self._used + processes.processor_seconds(self.process.pid)
 
 
 class _Run:
@@ -285,8 +285,8 @@ class _Run:
 
     def _sample(self, now: float) -> None:
         use = self._target.use()
-        spent = (*(worker.used for worker in self._workers), procfs.processor_seconds(self._watcher.pid))
-        self._samples.append(Sample(now, use, spent, procfs.machine_seconds()))
+        spent = (*(worker.used for worker in self._workers), processes.processor_seconds(self._watcher.pid))
+        self._samples.append(Sample(now, use, spent, processes.machine_seconds()))
 
     def _progress(self, now: float, end: float) -> Progress:
         plan, shared = self._plan, self._shared

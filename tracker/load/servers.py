@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tracker.load import procfs
+from tracker.load import processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ class Started:
             raise ServerFailedError(f"the tracker has ended: {self._log.read_text()}")
         pid = self._process.pid
         return Use(
-            memory=procfs.memory(pid),
+            memory=processes.memory(pid),
             disk=self._disk(),
-            processor_seconds=self._used + procfs.processor_seconds(pid),
-            waiting_seconds=self._waited + procfs.waiting_seconds(pid),
+            processor_seconds=self._used + processes.processor_seconds(pid),
+            waiting_seconds=self._waited + processes.waiting_seconds(pid),
         )
 
     def restart(self) -> None:
-        self._used += procfs.processor_seconds(self._process.pid)
-        self._waited += procfs.waiting_seconds(self._process.pid)
+        self._used += processes.processor_seconds(self._process.pid)
+        self._waited += processes.waiting_seconds(self._process.pid)
         self._end(signal.SIGKILL)
         self._process = self._start()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tracker.client import Ended, Event, Reason, TrackerClient, TrackerError, TrackerUnavailable, Watch
-from tracker.load import parentwatch
+from tracker.load import processes
 from tracker.load.plan import Plan, graph
 from tracker.load.shared import LAST_SEQ, SEEN, Order, SharedCounters
 
@@ -76,7 +76,7 @@ def _close_at_stop(shared: SharedCounters, events: Watch) -> None:
 def main() -> int:
     """Run the process and return the exit status."""
     directory = Path(sys.argv[1])
-    parentwatch.exit_with_parent()
+    processes.exit_with_parent()
     order = Order.read(directory)
     plan = Plan(order.scenario)
     shared = SharedCounters(directory, plan)

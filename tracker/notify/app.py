@@ -1,10 +1,11 @@
-"""The process: it runs the rules of a file until a signal stops it."""
+"""The process that runs the rules of a file until a signal stops it; rules that change are replaced."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,10 +13,114 @@ from tracker.client import TrackerClient
 from tracker.web.application import application
 from tracker.web.listening import listening
 
+from .delivery import Delivery
 from .metrics import NotifyMetrics
-from .supervising import Supervisor
+from .rules import Rule, RulesError, read_rules
 
 log = logging.getLogger("tracker.notify")
+
+_GRACE_S = 15.0  #: seconds that deliveries under way get at the end
+
+
+class Supervisor:
+    """Runs the rules of a file.
+
+    Args:
+        file: the file of rules.
+        client: calls the tracker.
+        metrics: counts.
+
+    Raises:
+        RulesError: the file cannot be used.
+    """
+
+    def __init__(self, file: Path, client: TrackerClient, metrics: NotifyMetrics) -> None:
+        self._file = file
+        self._client = client
+        self._metrics = metrics
+        self._seen = _stamp(file)
+        self._rules = {rule.name: rule for rule in read_rules(file)}
+        self._running: dict[str, Delivery] = {}
+        self.wrong = ""  #: why the file, as it is now, cannot be used: the rules before it are at work
+        self._failures: dict[str, str] = {}
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """What is wrong, by rule, of those that do not work now."""
+        return {name: text for name, text in list(self._failures.items()) if text}
+
+    @property
+    def rules(self) -> int:
+        """How many rules are at work."""
+        return len(self._running)
+
+    def start(self) -> None:
+        """Start all rules."""
+        self._apply()
+
+    def look(self, force: bool = False) -> None:
+        """Read the file again if it has changed. One that cannot be used changes nothing. To be called now and then.
+
+        Args:
+            force: read it in any case.
+        """
+        for delivery in list(self._running.values()):
+            delivery.acknowledge_passed()
+        stamp = _stamp(self._file)
+        if stamp == self._seen and not force:
+            return
+        self._seen = stamp
+        try:
+            self._rules = {rule.name: rule for rule in read_rules(self._file)}
+        except RulesError as wrong:
+            self.wrong = str(wrong)
+            self._metrics.file_is_wrong(True)
+            log.error("the file of rules cannot be used, the rules before it go on", extra={"error": self.wrong})
+            return
+        self.wrong = ""
+        self._metrics.file_is_wrong(False)
+        self._apply()
+
+    def stop(self) -> None:
+        """Stop all rules. What is not delivered comes again after the next start."""
+        self._end(list(self._running.values()))
+
+    def _apply(self) -> None:
+        changed = [each for name, each in self._running.items() if self._rules.get(name) != each.rule]
+        self._end(changed)
+        for name, rule in self._rules.items():
+            if name in self._running:
+                continue
+            delivered, failing = self._metrics.of(name)
+
+            def note(problem: str, rule: Rule = rule, failing: Callable[[bool], object] = failing) -> None:
+                if self._rules.get(rule.name) is not rule:
+                    return  # its last delivery took longer than it was waited for: another rule is at work, or none
+                self._failures[rule.name] = problem
+                failing(bool(problem))
+
+            self._running[name] = Delivery(rule, self._client, delivered, note)
+            self._running[name].start()
+            log.info("rule at work", extra={"rule": name, "job": rule.job})
+
+    def _end(self, deliveries: list[Delivery]) -> None:
+        for each in deliveries:
+            each.stop()
+        for each in deliveries:
+            each.join(_GRACE_S)
+            del self._running[each.rule.name]
+            self._failures.pop(each.rule.name, None)
+            self._metrics.forget(each.rule.name)
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Return what differs when a file was replaced; None: it is not there."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
 
 _LOOK_S = 1.0  #: seconds between two looks at the file of rules
 

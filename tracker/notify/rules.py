@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 
 import tomllib
 
-from tracker.client.accepted import AcceptedEnds
+from tracker.client.waiting import AcceptedEnds
 from tracker.contract.events import Body, Ended, Event
 
 KINDS: Final[dict[str, type[Body]]] = {kind.__name__: kind for kind in get_args(Body)}

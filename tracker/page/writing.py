@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tracker.client.explaining import why_open
+from tracker.client.texts import why_open
 from tracker.contract.events import (
     Advanced,
     Body,

@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from starlette.middleware import Middleware
 
 from tracker.client.credentials import Credentials
-from tracker.client.finding import alternatives
+from tracker.client.servers import alternatives
 from tracker.security.http import HttpGuard, serving
 from tracker.security.settings import Security
 from tracker.web.application import application

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from tracker.client.connection import channel_options
 from tracker.client.credentials import Bearer, Credentials
-from tracker.client.finding import Finder, alternatives
+from tracker.client.servers import Finder, alternatives
 
 #: Milliseconds after which an address that accepts connections and does not answer is given up: its machine sleeps.
 _CONNECTING: Final = ("grpc.min_reconnect_backoff_ms", 2_000)

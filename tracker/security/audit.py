@@ -20,7 +20,7 @@ from typing import Any, Final
 from tracker.contract.commands import Command, DefineJob
 from tracker.contract.refusal import Refusal, Refused
 
-from .scopes import NEEDED, Scope
+from .identities import NEEDED, Scope
 
 log = logging.getLogger("tracker.audit")
 

@@ -19,9 +19,8 @@ from typing import Final
 
 from tracker.contract.refusal import Refusal, Refused
 
-from .identities import ANYBODY, DeniedError, Identity, unauthenticated
+from .identities import ANYBODY, HTTP, NEEDED, DeniedError, Identity, Scope, unauthenticated
 from .quotas import UNBOUNDED, Usage
-from .scopes import HTTP, NEEDED, Scope
 from .tokensfile import Clients, TokensFileError, read_clients
 
 log = logging.getLogger("tracker.security")

@@ -22,8 +22,7 @@ from tracker.wire.addresses import is_local
 
 from .certificates import Certificate
 from .guard import Caller, Guard
-from .identities import DeniedError
-from .scopes import METRICS, PAGE
+from .identities import METRICS, PAGE, DeniedError
 
 _CALLER: Final = "tracker.caller"  #: where the scope of a request has its `Caller`
 _STATUS: Final = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}

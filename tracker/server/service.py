@@ -24,8 +24,7 @@ from tracker.contract.refusal import Refusal
 from tracker.core import Prepared, Refused, Tracker
 from tracker.security.audit import AUDITED, Audit
 from tracker.security.guard import Caller, Guard
-from tracker.security.identities import DeniedError
-from tracker.security.scopes import FORCE
+from tracker.security.identities import FORCE, DeniedError
 from tracker.wire import codec
 from tracker.wire.codec import Method
 from tracker.wire.gen import columns_pb2

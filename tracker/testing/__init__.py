@@ -26,19 +26,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tracker.testing.assertions import Assertions
+    from tracker.testing.assertions import Assertions, Like, like
     from tracker.testing.clock import ManualClock
-    from tracker.testing.expected import Like, like
     from tracker.testing.local import LocalTracker
 
 __all__ = ["Assertions", "Like", "LocalTracker", "ManualClock", "like"]
 
 _ORIGINS: Final = {
     "Assertions": "assertions",
-    "Like": "expected",
+    "Like": "assertions",
     "LocalTracker": "local",
     "ManualClock": "clock",
-    "like": "expected",
+    "like": "assertions",
 }
 
 

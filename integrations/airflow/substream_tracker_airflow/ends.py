@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from tracker.client import Ended, Event, Reason
-from tracker.client.accepted import AcceptedEnds
+from tracker.client.waiting import AcceptedEnds
 
 COMPLETE: Final = Reason.COMPLETE.name
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)

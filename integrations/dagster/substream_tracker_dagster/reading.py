@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tracker.client import Ended, Event, Reason, TrackerClient, TrackerError
-from tracker.client.accepted import AcceptedEnds
+from tracker.client.waiting import AcceptedEnds
 
 COMPLETE: Final = Reason.COMPLETE.name
 _PAGE: Final = 100

@@ -1,11 +1,12 @@
-"""Events as lines for people."""
+"""Events, and the lines of the ledger, for people."""
 
 from __future__ import annotations
 
 from typing import Final, get_args
 
 from tracker.cli.forms import Form
-from tracker.cli.output import print_json, print_line
+from tracker.cli.output import Column, print_json, print_line
+from tracker.client.ledger import Entry
 from tracker.client.texts import text, time_text
 from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, FrontIdle, Late, Stalled
 from tracker.contract.events import Body as Kind
@@ -74,3 +75,31 @@ def _details(event: Event) -> str:
 def substream(scope: str, name: str) -> str:
     """Return a substream's name with its scope, if that has a name."""
     return f"{scope}/{name}" if scope else name
+
+
+def columns(by_segment: bool) -> list[Column[Entry]]:
+    """Return the columns of the ledger.
+
+    Args:
+        by_segment: whether there are lines of single segments.
+    """
+    at_segments: list[Column[Entry]] = [
+        Column("SEGMENT", lambda line: "all" if line.segment is None else line.segment),
+    ]
+    passed_on: list[Column[Entry]] = [Column("PASSED ON", lambda line: line.passed_on)]
+    return [
+        Column("JOB", lambda line: line.key.job, wide=True),
+        Column("SCOPE", lambda line: line.key.scope),
+        Column("NAME", lambda line: line.key.name),
+        Column("END TIME", lambda line: time_text(line.end_time), wide=True),
+        Column("FROM", lambda line: line.origins, wide=True),
+        *(at_segments if by_segment else []),
+        Column("SENT", lambda line: line.sent),
+        Column("RELEASED", lambda line: line.released),
+        Column("FILTERED", lambda line: line.filtered),
+        Column("LATE", lambda line: line.late),
+        Column("GIVEN UP", lambda line: line.given_up),
+        Column("QUARANTINED", lambda line: line.quarantined),
+        *(passed_on if by_segment else []),
+        Column("MISSING", lambda line: line.missing, style=lambda line: "red" if line.missing or line.wrong else ""),
+    ]

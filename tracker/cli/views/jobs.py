@@ -1,14 +1,22 @@
-"""Jobs: a row for each, and everything about one."""
+"""Jobs, substreams and durable readers as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tracker.cli.forms import Form
-from tracker.cli.output import print_line
-from tracker.cli.tables import Column, print_pairs, print_rows
-from tracker.client import DrainMode, DrainState, FrontStatus, JobStatus, ProducerStatus, SubstreamStatus
+from tracker.cli.output import Column, print_line, print_pairs, print_rows
+from tracker.client import (
+    DrainMode,
+    DrainState,
+    FrontStatus,
+    JobStatus,
+    ProducerStatus,
+    SegmentStatus,
+    SubscriptionStatus,
+    SubstreamStatus,
+)
 from tracker.client.texts import ago, text, time_text
 
 _MOST_SCOPES: Final = 4  # the most scopes of a front's frontiers that are shown
@@ -155,3 +163,73 @@ def _staged(producer: ProducerStatus) -> str | None:
     if len(epochs) > 3:
         return f"{epochs[0]} … {epochs[-1]} ({len(epochs)})"
     return ", ".join(map(str, epochs)) or None
+
+
+SUBSTREAMS: Final[Sequence[Column[SubstreamStatus]]] = [
+    Column("SCOPE", lambda each: each.scope),
+    Column("NAME", lambda each: each.name),
+    Column("END TIME", lambda each: time_text(each.end_time)),
+    Column("STATE", lambda each: _state(each)),
+    Column("IN FLIGHT", lambda each: each.in_flight, style=lambda each: "yellow" if each.in_flight else ""),
+    Column("WAITS FOR", lambda each: waits_for(each)),
+    Column("SEGMENTS (RECEIVED/SENT)", lambda each: [_account(segment) for segment in each.segments]),
+    Column("CHANGED", lambda each: ago(each.changed)),
+    Column("LATE", lambda each: each.late_reports, wide=True),
+    Column("LAST SENDERS", lambda each: _names(segment.last_sender for segment in each.segments), wide=True),
+    Column("LAST RECEIVERS", lambda each: _names(segment.last_receiver for segment in each.segments), wide=True),
+    Column("CREATED", lambda each: each.created, wide=True),
+]
+
+
+def waits_for(substream: SubstreamStatus) -> list[str]:
+    """Return what a substream waits for: fronts that have not closed it, elements, and commits that producers owe."""
+    uneven = [each.segment for each in substream.segments if not each.ended and not is_even(each)]
+    return [
+        *substream.waiting_for,
+        *(f"elements on {segment}" for segment in uneven),
+        *(f"a commit of {producer}" for producer in substream.held_by),
+    ]
+
+
+def is_even(segment: SegmentStatus) -> bool:
+    """Return whether all that was sent on a segment, or is expected there, was received."""
+    return segment.sent == segment.received and not segment.xor and not segment.missing
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    return sorted({name for name in names if name})
+
+
+def _state(substream: SubstreamStatus) -> str:
+    if all(segment.ended for segment in substream.segments):
+        return "ended by a drain" if substream.by_drain else "ended"
+    return "closed" if substream.closed else "open"
+
+
+def _account(segment: SegmentStatus) -> str:
+    note = (" ended by a drain" if segment.by_drain else " ended") if segment.ended else ""
+    if segment.xor and segment.sent == segment.received:
+        note = " other elements were received than were sent"
+    of = "" if segment.expected is None else f" of {segment.expected}"
+    return f"{segment.segment} {segment.received}/{segment.sent}{of}{note}"
+
+
+SUBSCRIPTIONS: Final[Sequence[Column[SubscriptionStatus]]] = [
+    Column("NAME", lambda each: each.name),
+    Column("SEGMENTS", lambda each: each.segments or "all"),
+    Column("SCOPES", lambda each: each.scopes or "all"),
+    Column("ACKNOWLEDGED", lambda each: each.acknowledged),
+    Column("KEPT", lambda each: each.retained),
+    Column("OLDEST KEPT", lambda each: each.oldest_retained),
+    Column("MAX AGE", lambda each: each.max_age),
+    Column("LAST ACK", lambda each: each.last_ack),
+    Column("STATE", lambda each: _state_subscriptions(each), style=lambda each: "red" if each.expired else ""),
+    Column("MAX EVENTS", lambda each: each.max_events, wide=True),
+    Column("CREATED", lambda each: each.created, wide=True),
+]
+
+
+def _state_subscriptions(subscription: SubscriptionStatus) -> str:
+    if subscription.expired is None:
+        return "active"
+    return f"expired {text(subscription.expired)}: {subscription.expired_because}"

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tracker.cli.forms import Form
-from tracker.cli.output import print_line
-from tracker.cli.progress import progress
-from tracker.cli.tables import print_pairs, print_table
+from tracker.cli.output import print_line, print_pairs, print_table, progress
 from tracker.load.display import LATENCY_HEADER, latency_rows, line, pairs, warnings, wrongs
 from tracker.load.results import Result
 from tracker.load.running import Progress

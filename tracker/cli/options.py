@@ -1,4 +1,4 @@
-"""Commands that cannot be undone: each shows what it drops, and asks on a terminal."""
+"""Options that many commands have, and the extras and consent that a command needs before it runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,50 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from tracker.cli.completion import complete_jobs
 from tracker.cli.declaring import WrongUsageError, shared
 from tracker.cli.output import print_line
+
+Job = Annotated[str, typer.Argument(metavar="JOB", autocompletion=complete_jobs, help="the job's name")]
+Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="the substream's scope; may be empty: ''")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="the substream's name")]
+
+
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="what to log")]
+
+
+@contextmanager
+def needs(command: str, extra: str) -> Iterator[None]:
+    """Import in the body what only this command needs: whoever lacks it is told what to install.
+
+    Args:
+        command: its name, such as ``serve``.
+        extra: the extra of the package that has it.
+
+    Raises:
+        WrongUsageError: a module is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise WrongUsageError(
+            f"`tracker {command}` needs {missing.name}: pip install 'substream-tracker[{extra}]'"
+        ) from missing
+
+
+def need_server_python(command: str) -> None:
+    """Refuse a command that runs a server in this process on a Python that is too old for it.
+
+    Raises:
+        WrongUsageError: this Python is older than 3.11.
+    """
+    if sys.version_info < (3, 11):
+        running = sys.version.partition(" ")[0]
+        raise WrongUsageError(f"`tracker {command}` needs Python 3.11 or newer, and this is {running}; clients do not")
 
 
 @dataclass(frozen=True)

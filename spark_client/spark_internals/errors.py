@@ -1,4 +1,4 @@
-"""What is left of an error in Spark's own error, by which it is known again.
+"""Errors as Spark passes them on: what is left of ours, and the end that Spark takes for a stop.
 
 Relies on texts that Spark does not promise: the error of an action has the text that ``raise_error`` was given, and the
 traceback of what Python has raised in the driver or in a task; and of ``CONCURRENT_STREAM_LOG_UPDATE``.
@@ -40,3 +40,13 @@ def sentence_in(error: BaseException) -> str | None:
     """
     found = _SENTENCE.findall(str(error))
     return found[-1].strip() if found else None
+
+
+# Relies on Spark's reading of a Python error's text (``StreamExecution.isInterruptionException``): a call that was
+# interrupted, written as py4j writes it, in a query that is being stopped. Fails open: a Spark that reads it otherwise
+# shows the query as failed, and reads the batch again all the same. Since Spark 4.0.
+
+INTERRUPTED: Final = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling the tracker's stop\n: "
+    "java.lang.InterruptedException: stopped between two batches"
+)
