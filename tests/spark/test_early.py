@@ -405,7 +405,7 @@ def test_early_results_of_what_has_no_key_are_refused(
         tracking.release(rows, aggs={"final": F.count("*")}, early="1 minute")
     writer = tracking.release(rows, aggs={"n": F.count("*")}, early="1 minute").writeStream
     channel = tracking.channel("on", str(tmp_path / "on"))
-    with pytest.raises(UsageError, match="early results would be elements"):
+    with pytest.raises(UsageError, match="early ones would be elements"):
         writer.channel(channel)
     with pytest.raises(UsageError, match="no checkpoint of a tracked query"):
         tracking.early(str(tmp_path))
