@@ -35,8 +35,7 @@ def line(event: Event, wide: bool = False) -> str:
         event: the event.
         wide: show its deployment, too.
 
-    >>> from datetime import datetime, timezone
-    >>> line(Event(7, datetime(2013, 1, 2, tzinfo=timezone.utc), "d1", Advanced("raw", 24)))
+    >>> line(Event(7, 1_357_084_800_000_000_000, "d1", Advanced("raw", 24)))
     '     7  2013-01-02 00:00:00.000  Advanced          raw  up to 24'
     """
     deployment = f"{event.deployment}  " if wide else ""
