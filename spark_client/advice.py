@@ -57,7 +57,6 @@ def advice(reason: str, message: str, job: str, options: str) -> str:
     """Return what to do about a refusal; empty: nothing is known that helps.
 
     Args:
-        reason: the refusal's.
         message: the tracker's, which may name a producer.
         job: that it is about; empty: not known.
         options: those with which a command calls its tracker; empty: not known.

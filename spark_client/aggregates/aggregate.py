@@ -150,7 +150,6 @@ def combine(function: Callable[..., Column], *aggregates: Aggregate) -> Aggregat
 
     Args:
         function: of the results, as columns of the types that Spark gives them.
-        aggregates: they.
 
     >>> aggregates.combine(lambda late, all: F.round(100 * late / all, 1),                 # doctest: +SKIP
     ...     aggregates.count_if(F.col("delay") > 15), aggregates.count())
@@ -197,7 +196,6 @@ def finished(aggregate: Aggregate, result: T.StructField, parts: Sequence[Column
     """Return the result, from merged parts, as Spark gives it; null, or wrapped, if it has overflowed.
 
     Args:
-        aggregate: whose.
         result: its type, and whether it may be null.
         parts: the columns of the merged parts.
     """

@@ -39,7 +39,6 @@ def count_distinct(value: ColumnOrName, *more: ColumnOrName) -> Aggregate:
     """Count distinct values, exactly; null is none. The state grows with them: see `approx_count_distinct`.
 
     Args:
-        value: that is counted.
         more: further ones: then combinations are counted, and one with a null in it is none.
     """
     return remade(_count_distinct, value, *more)

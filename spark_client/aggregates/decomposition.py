@@ -133,7 +133,6 @@ def _united(whole: Aggregate, fitted: Sequence[Aggregate], rows: DataFrame) -> A
     """Return an expression over aggregates, with the parts of all of them.
 
     Args:
-        whole: the expression.
         fitted: they, for the types of these rows.
     """
     assert whole.combined is not None

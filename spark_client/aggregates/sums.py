@@ -133,7 +133,6 @@ def _counted(whole: Aggregate, values: Column, kind: T.DataType) -> Aggregate:
 
     Args:
         whole: the aggregate, without its parts.
-        values: decimals or intervals.
         kind: the type of the sum.
     """
 
@@ -177,9 +176,7 @@ def quotient(total: Column, number: Column, kind: T.DecimalType, result: T.Decim
     """Return a decimal divided by a number of rows, rounded half up, as a decimal; null if it does not fit.
 
     Args:
-        total: the dividend.
         number: a bigint above zero.
-        kind: the dividend's type.
         result: the quotient's type, whose scale is not below the dividend's.
     """
     whole, scale = kind.precision - kind.scale, kind.scale

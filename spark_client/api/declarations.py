@@ -64,7 +64,6 @@ class Declarations:
         """Declare rows that enter the job.
 
         Args:
-            df: a streaming DataFrame.
             segment: names the edge from the source into this query.
             scope: the column that groups substreams that belong together, such as a tenant.
             window: substreams are windows of time: (time column, length) or (time column, length, offset). The length

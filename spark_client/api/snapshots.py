@@ -50,7 +50,6 @@ def at_rest(tracking: Tracking, timeout: float | None) -> AbstractContextManager
     """Return the job while nothing of it moves: it was handed over, or is paused.
 
     Args:
-        tracking: of the deployment.
         timeout: seconds in which it has to come to rest; None: for as long as it takes.
 
     Raises:

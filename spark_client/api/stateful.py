@@ -24,7 +24,6 @@ class StatefulDeclarations:
 
     Args:
         tracking: starts what is made of them.
-        assembly: makes its queries.
     """
 
     def __init__(self, tracking: Starter, assembly: Assembly) -> None:

@@ -66,8 +66,6 @@ class CountingPlan:
         """Return the plan for a query.
 
         Args:
-            stream: that it reads.
-            mode: who counts.
             released: whether a release takes its rows in.
             sends: whether it sends rows on.
             xor: whether the XOR of the labels is asked for, whatever the tracker needs.
@@ -140,10 +138,8 @@ class BatchInput:
     """The rows of one batch, and what is to be reported of them.
 
     Args:
-        stream: that is read.
         plan: what of it is counted.
         front: of its source; None: the rows come from a channel.
-        batch: its rows.
         probe: of the executors; None: the driver counts.
         running: gives the query whose batch it is, once that is known.
         reads_all: whether what is done with the rows reads all of them.
@@ -211,11 +207,7 @@ class BatchInput:
             self._counted.write.format("noop").mode("overwrite").save()
 
     def set_aside(self, quarantine: SetAside) -> int:
-        """Set the rows aside that belong to no substream, if the source was declared so. Return their number.
-
-        Args:
-            quarantine: where they go.
-        """
+        """Set the rows aside that belong to no substream, if the source was declared so. Return their number."""
         belongs = self._input.belonging
         if belongs is None or not belongs.sets_aside:
             return 0
@@ -311,7 +303,6 @@ class BatchResult:
         """Put it into the report of the batch's epoch, with what the source promises.
 
         Args:
-            report: of the epoch.
             batch_input: the batch's rows; None: it had none.
             rule: how rows of the query fall into substreams.
         """

@@ -34,9 +34,6 @@ def forget_shared(run: Run) -> None:
 
     Called when all of them have begun: each begins its own where that one was.
 
-    Args:
-        run: of the query.
-
     Raises:
         TrackingError: the tracker cannot be reached.
     """
@@ -66,8 +63,6 @@ class Ledger:
 
     Args:
         path: its directory, in the checkpoint of the query that reads the source.
-        run: of that query.
-        segment: the source's.
 
     Attributes:
         done: substreams whose counts were given before the last drain: they have ended.
@@ -155,7 +150,6 @@ class Ledger:
         """Return what only drains have closed, by deployment, with its elements; what is new of it is written down.
 
         Args:
-            segment: the source's.
             deployments: those whose counts are known; what is known of others is forgotten.
         """
         note = self._path / "drained.json"

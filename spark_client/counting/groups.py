@@ -85,7 +85,6 @@ def in_files(path: Path, layout: RowLayout, rows: Callable[[], DataFrame]) -> li
 
     Args:
         path: of the Parquet files.
-        layout: of the files.
         rows: gives the same as a DataFrame, which takes Spark a while.
     """
     written = files(path, layout.texts)
@@ -101,7 +100,6 @@ def files(path: Path, texts: Sequence[str] = ()) -> Any:
     """Return the Parquet files that a batch has written into a directory, as a dataset of Arrow.
 
     Args:
-        path: of it.
         texts: columns of strings that are wanted as dictionaries, as they are in the files.
     """
     import pyarrow.dataset as ds  # type: ignore[import-untyped]  # which tasks of a probe need not load

@@ -110,8 +110,6 @@ class TaskPromises:
         """Keep the greatest values of each substream.
 
         Args:
-            seen: so far.
-            batch: of rows.
             scopes, keys: of its rows' substreams.
         """
         if not self.values or not batch.num_rows:

@@ -55,9 +55,6 @@ class Run:
 
     Args:
         client: of the job; it repeats a call that gets no answer for as long as its `retry_for`.
-        job: that is tracked.
-        query: the query's id.
-        run: the run's id.
         resume_epoch: the first batch that Spark has not committed.
         seals: whether it seals each batch before Spark commits it.
 
@@ -340,7 +337,6 @@ class Run:
 
         Args:
             after: the place of a query that has no subscription yet.
-            segments: whose events.
             max_age: for how long at most; None: as the tracker likes.
             name: of the subscription; None: the query's id.
 
@@ -441,7 +437,6 @@ class Run:
         Args:
             after: what comes after it.
             up_to: what comes up to it; None: up to the newest.
-            segments: whose events.
 
         Raises:
             TrackingError: a log is another one, or has lost that range.

@@ -103,7 +103,6 @@ class ReceivedOnce:
 
         Args:
             records: with `_tracker` and the column `SENDING`.
-            epoch: the batch's number.
 
         Returns:
             Rows without `SENDING`; None if there are no records.

@@ -43,8 +43,6 @@ class Output(Protocol):
         """Write rows, or find them written, and return what was sent into channels.
 
         Args:
-            rows: of the epoch.
-            batch: whose they are.
             layout: whose key columns are known to name each row's substream; None: they may have changed.
         """
         ...
@@ -54,7 +52,6 @@ class Output(Protocol):
         its end.
 
         Args:
-            query: its id.
             epoch: that is not committed.
         """
         ...
@@ -78,7 +75,6 @@ class EarlyOutput(Protocol):
 
         Args:
             rows: with the columns ``final`` and ``as_of``, and the hidden ``_scope`` and ``_key``.
-            query: the query's id.
             as_of: the last batch whose rows are in them.
         """
         ...
@@ -113,7 +109,6 @@ class Destination(ABC):
         """Refuse what could not be written, before the query starts.
 
         Args:
-            schema: of the rows.
             release: that they are results of; None: they are rows of a stream.
 
         Raises:

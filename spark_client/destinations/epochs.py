@@ -47,7 +47,6 @@ class EpochStore(ABC):
         """Remove epochs that have been received, and that their sender will not repeat.
 
         Args:
-            sender: whose.
             before: the first that stays.
         """
 
@@ -58,7 +57,6 @@ def epochs_of(
     """Return the stream: ``sender``, ``epoch``.
 
     Args:
-        segment: of the channel.
         store: where its epochs are.
         wake_ups: a stream whose rows make a batch happen; they come as rows of nulls.
         limit: at most so many epochs in a batch; None: a thousand.

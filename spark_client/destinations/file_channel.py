@@ -116,7 +116,6 @@ def _rows_of(epochs: DataFrame, path: Path, schema: T.StructType) -> DataFrame:
     Args:
         epochs: ``sender``, ``epoch``: a stream.
         path: of the channel: with a directory for each sender, and in it one for each epoch.
-        schema: of the files.
 
     Raises:
         UsageError: columns that tasks in Python cannot read.

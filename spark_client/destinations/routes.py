@@ -84,7 +84,6 @@ class ChannelOutput:
     """A channel to another query.
 
     Args:
-        channel: it.
         ordinal: columns that tell apart the children of one row.
         probe: makes the executors' probe of (query, run, batch); None: the driver counts.
         quarantine: where rows go that share a label with another, if the channel takes one of each only; None: such an

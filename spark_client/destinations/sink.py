@@ -96,7 +96,6 @@ def check_sink(sink: Sink, schema: T.StructType, spark: SparkSession, method: st
     """Let a sink refuse what it could not write, if it has a method for that.
 
     Args:
-        sink: a user's.
         schema: of the rows; `_tracker` does not go there.
         spark: makes the rows, of which there are none.
         method: of the sink, called with them.
@@ -115,8 +114,6 @@ def check_replaced(what: str, columns: Collection[str], key: Collection[str]) ->
 
     Args:
         what: has the key, for the message.
-        columns: of its rows.
-        key: columns.
 
     Raises:
         UsageError: a column is missing, or the key has one that differs between the two.

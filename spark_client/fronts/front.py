@@ -281,7 +281,6 @@ class LiveFront:
         """Learn which batch of its query the tracker has for committed.
 
         Args:
-            checkpoint: the query's.
             epoch: the batch's number; None: there was none yet.
         """
 
@@ -350,7 +349,6 @@ class LiveFront:
 
         Args:
             runs: the newest run of each query that reads its source.
-            rows: the counts.
             through: a time up to whose window there will be no others.
             revise: whether they take the place of other numbers.
 

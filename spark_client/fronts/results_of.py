@@ -158,7 +158,6 @@ class ReceiptCounts:
     """The counts that a job's receipts have.
 
     Args:
-        front: that is promised.
         rule: of the source that it is bound to; None: substreams are called as in the other job.
         spark: the session, which computes windows of a calendar; needed if the rule has one.
     """

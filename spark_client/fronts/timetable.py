@@ -41,7 +41,6 @@ def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rul
     """Return the rows that each substream will have.
 
     Args:
-        spark: the source's session.
         expected: rows of (scope, when, count), or of (when, count) if the rule has no scope: a DataFrame, or tuples.
             With a time zone as their last column, if each row of the source has its own.
         rule: how the source's rows fall into substreams.

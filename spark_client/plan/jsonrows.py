@@ -69,7 +69,6 @@ def check(segment: str, rows: T.StructType) -> None:
     """Check whether JSON carries all columns of a channel.
 
     Args:
-        segment: of the channel.
         rows: what it is to carry.
 
     Raises:
@@ -87,7 +86,6 @@ def check_session(spark: SparkSession, what: str, rows: T.StructType) -> None:
     """Refuse sessions in which Spark writes times as Spark 2 did: years before the first, and days of 1582, change.
 
     Args:
-        spark: the session.
         what: the JSON is for, for the message.
         rows: what it is to carry.
 

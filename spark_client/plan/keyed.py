@@ -150,8 +150,6 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
 
     Args:
         stream: whose rows it is about.
-        df: with its columns.
-        processor: the user's.
         schema: of what it makes.
 
     Raises:
@@ -193,7 +191,6 @@ def check_state(name: str, ttl: Any) -> None:
     """Refuse state that would go by itself, or has a name of this package's own.
 
     Args:
-        name: of the state.
         ttl: milliseconds after which it would go; None: it stays.
 
     Raises:

@@ -17,8 +17,6 @@ def holds(value: Column, kind: T.DataType, rule: Rule, within: Rule | None = Non
     """Return whether a condition holds for a value and for all that is in it; nulls meet it.
 
     Args:
-        value: a column.
-        kind: its type.
         rule: gives the condition on a value that is made of no others, by its type; None: all values meet it.
         within: the same for what is in arrays, maps and structs, if it is another one.
 

@@ -69,7 +69,6 @@ def imported(state: DataFrame, plan: ReleasePlan) -> DataFrame:
 
     Args:
         state: what a mapping has made of an exported state.
-        plan: of the release.
 
     Raises:
         UsageError: a column is missing, or has another type; all that is wrong is named.

@@ -63,8 +63,6 @@ class Input(Protocol):
 
         Args:
             batch: of what the query reads.
-            query: its id.
-            epoch: the batch's number.
             woken: whether the query also reads a stream of wake-ups.
 
         Returns:

@@ -135,8 +135,6 @@ class Aggregation:
         """Return the result rows of merged partial rows, with some of their columns kept.
 
         Args:
-            merged: the rows.
-            keep: of their columns.
             checked: whether an overflow fails where Spark's own aggregate would; else it is null or wrapped.
         """
         values = self._checked(merged.sparkSession) if checked else self._values
@@ -192,7 +190,6 @@ def only(partials: DataFrame, rule: Substreams, wanted: set[Substream]) -> DataF
     Args:
         partials: with ``_scope`` and ``_key``.
         rule: by which they fell into substreams.
-        wanted: which ones.
     """
     if len(wanted) <= _LISTED:
         # As one constant: Spark recompiles the code that it generates whenever a number in it changes.

@@ -140,7 +140,6 @@ def results_so_far(spark: SparkSession, checkpoint: Path, plan: ReleasePlan) -> 
     batch.
 
     Args:
-        spark: the session.
         checkpoint: of the release's query, which may run.
         plan: the release, as it was declared.
 

@@ -41,8 +41,6 @@ def declare(
     """Resolve a release as a user declares it against the rows it is for.
 
     Args:
-        stream: that is released.
-        rows: with its columns.
         keys, aggs, columns, revisions, completeness, on_overflow, early: as for `Tracking.release`.
 
     Raises:
@@ -159,10 +157,8 @@ def with_function(
     """Return a release whose results a function makes.
 
     Args:
-        plan: the release.
         rows: with the columns of the stream.
         kind: what the function takes.
-        function: it.
         schema: of what it makes; None: it is called with no rows to find out.
 
     Raises:
@@ -243,7 +239,6 @@ def results_schema(plan: ReleasePlan, rows: DataFrame) -> T.StructType:
     """Return the schema of the results of a release.
 
     Args:
-        plan: the release.
         rows: with the columns of the stream.
     """
     schema = aggregation_of(plan).schema(rows)

@@ -27,7 +27,6 @@ class EarlyResults:
     """Writes the early results of one release, at most every so often.
 
     Args:
-        state: of the release.
         output: where they are shown.
         every: microseconds that lie at least between two writings.
         rows: the rows of some substreams, of some parts of the state each: (session, parts by substream, as_of).
@@ -53,13 +52,7 @@ class EarlyResults:
         self._touched = set(substreams)
 
     def write(self, query: str, epoch: int, spark: SparkSession) -> None:
-        """Show what was open before a batch and is open yet, if it is time; its state is published.
-
-        Args:
-            query: the query's id.
-            epoch: of the batch.
-            spark: the batch's session.
-        """
+        """Show what was open before a batch and is open yet, if it is time; its state is published."""
         changed, touched, now = self._changed, self._touched, time.monotonic()
         self._touched = set()
         if now < self._due or not epoch:
@@ -78,9 +71,6 @@ def early_rows(spark: SparkSession, path: Path, state: Path, rule: Substreams) -
     """Return the newest early results of a release that writes files: of what is open yet.
 
     Args:
-        spark: reads them.
-        path: where they are.
-        state: the release's.
         rule: how rows fall into substreams.
 
     Raises:

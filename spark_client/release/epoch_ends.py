@@ -119,7 +119,6 @@ def elements_of(job: str, segment: str, substreams: Iterable[Substream]) -> list
     """Return the one element that stands for each substream's state.
 
     Args:
-        job: the job's name.
         segment: that stands for the state.
         substreams: whose state is meant.
     """

@@ -39,7 +39,6 @@ class Inbox:
     Args:
         path: the directory of its notes: one for each of the newest batches.
         states: the releases', each of which has its place in the events, too.
-        segment: whose ends release.
         segments: whose events it reads: that one, and others.
         rule: how rows fall into substreams.
         max_away: how long the tracker keeps events for a query that is away; None: as the tracker likes.
@@ -128,10 +127,6 @@ class Inbox:
 
     def act_instead(self, drain: int, epoch: int) -> None:
         """A drain acts on what the next batch would: from now on no attempt of that batch can begin to.
-
-        Args:
-            drain: the drain's number.
-            epoch: the next batch.
 
         Raises:
             TrackingError: it has begun to.
@@ -240,12 +235,7 @@ class Inbox:
 
 
 def up_to(notes: Path, epoch: int) -> Place | None:
-    """Return the same as `Inbox.up_to`, for those who have no query.
-
-    Args:
-        notes: the inbox's directory.
-        epoch: the batch.
-    """
+    """Return the same as `Inbox.up_to`, for those who have no query."""
     note = read_json(notes / f"{epoch}.json")
     return None if note is None or _DRAIN in note else Place.of(note["up_to"], note["log_id"])
 

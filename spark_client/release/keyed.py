@@ -41,7 +41,6 @@ def with_ends(plan: KeyedPlan, rows: DataFrame, events: DataFrame) -> DataFrame:
     """Return what comes of rows and events: `SCOPE` and `KEY`, and either `MADE` or `LATE`.
 
     Args:
-        plan: of the state.
         rows: of the stream, with `_tracker`.
         events: `Ended` and `Late` events of its segment, a batch of which has all that batches before it have caused.
     """
@@ -141,13 +140,7 @@ class _Tracked(StatefulProcessor):
 
 
 class _Results:
-    """Makes what a user's method yields rows of the operator's output.
-
-    Args:
-        scope: the substream's.
-        key: likewise.
-        names: of the fields.
-    """
+    """Makes what a user's method yields rows of the operator's output."""
 
     def __init__(self, scope: str, key: Any, names: Sequence[str]) -> None:
         self._scope = scope

@@ -78,11 +78,7 @@ class Part:
     live: set[Substream] = field(default_factory=set)
 
     def index(self, path: Path) -> Part:
-        """Write its index beside its rows, which makes it whole; all its substreams live.
-
-        Args:
-            path: the state's directory.
-        """
+        """Write its index beside its rows, which makes it whole; all its substreams live."""
         index = {
             "epoch": self.epoch,
             "rows": [[key, *tally.listed()] for key, tally in self.rows.items()],
@@ -95,12 +91,7 @@ class Part:
 
 
 def joined(parts: Sequence[Part], name: str) -> Part:
-    """Return what one part is that takes the place of several: of what lives in them.
-
-    Args:
-        parts: they.
-        name: of the one.
-    """
+    """Return what one part is that takes the place of several: of what lives in them."""
     live: dict[Substream, RowTally] = {}
     batches: dict[int, Batch] = {}
     bare = {substream for part in parts for substream in part.bare}
@@ -122,18 +113,11 @@ class Version(NamedTuple):
     driver: int
 
     def file(self, path: Path) -> Path:
-        """Return where it is.
-
-        Args:
-            path: the state's directory.
-        """
+        """Return where it is."""
         return path / f"version-{self.epoch:012d}-{self.driver:06d}.json"
 
     def read(self, path: Path) -> tuple[dict[str, Any], dict[str, Part]]:
         """Return what is written in it, and the parts that it names.
-
-        Args:
-            path: the state's directory.
 
         Raises:
             TrackingError: it is gone, or files that it names are missing.
@@ -147,11 +131,7 @@ class Version(NamedTuple):
 
 
 def versions_of(path: Path) -> list[Version]:
-    """Return the versions of a state that are there, the newest last.
-
-    Args:
-        path: the state's directory.
-    """
+    """Return the versions of a state that are there, the newest last."""
     return sorted(Version(*map(int, file.stem.split("-")[1:])) for file in path.glob("version-*.json"))
 
 
@@ -159,7 +139,6 @@ def read_part(path: Path, dead: Set[Substream]) -> Part:
     """Return what the index of a part holds.
 
     Args:
-        path: the part's directory.
         dead: the substreams that are not kept in it any more.
 
     Raises:

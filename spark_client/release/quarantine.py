@@ -101,7 +101,6 @@ class Quarantine:
         """Return which substreams of a batch are late, as the epoch's first attempt has found.
 
         Args:
-            epoch: the batch's.
             late: those that this attempt finds.
             again: the epoch may have been attempted by another driver.
         """
@@ -120,7 +119,6 @@ class Quarantine:
         """Set something aside; again the same if the epoch is replayed.
 
         Args:
-            epoch: of the batch.
             kind: ``row``, ``aggregate`` or ``kept``.
             rows: of the table: scope, name, end_time, data; None: a step has dropped all of them.
             partials: the same as partial rows.
@@ -158,7 +156,6 @@ class Quarantine:
         """Set aside what another release of the query would have made of rows that are counted already.
 
         Args:
-            epoch: of the batch.
             kind: with the release's name.
             rows: of the table: scope, name, end_time, data.
 
@@ -172,7 +169,6 @@ class Quarantine:
         """Set rows aside that belong to no substream; what the epoch's first attempt has set aside stands.
 
         Args:
-            epoch: of the batch.
             rows: of the table: data, reason.
             number: how many they are.
 
@@ -188,8 +184,6 @@ class Quarantine:
         """Set rows aside that a channel would take for copies of others.
 
         Args:
-            epoch: of the batch.
-            segment: the channel's.
             rows: with `_tracker`.
 
         Raises:

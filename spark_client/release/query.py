@@ -76,7 +76,6 @@ class ReleaseQuery:
 
     Args:
         releases: of one stream; the first one counts its rows.
-        checkpoint: the query's.
         quarantine: where late rows go, and those that belong to no substream.
         state_segment: if results are sent on: the segment that stands for the state, which keeps a substream open
             downstream: one element of each substream that is kept here is in flight there.

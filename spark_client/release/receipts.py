@@ -102,7 +102,6 @@ class Receipts:
     Args:
         to: a directory, which gets Parquet files with one directory ``query=…/epoch=N`` for each epoch that ended
             something, so that several queries may share it; or a sink.
-        checkpoint: the query's.
         given_up: whether the release is of rows that were given up.
         origins: the segments on which its rows entered the job, and what the promise of each trusts.
     """
@@ -123,9 +122,6 @@ class Receipts:
 
     def check(self, spark: SparkSession) -> None:
         """Let a sink refuse what it could not write.
-
-        Args:
-            spark: the session.
 
         Raises:
             UsageError: of the sink.
@@ -148,9 +144,7 @@ class Receipts:
             ends: that the epoch has acted on.
             results: how many result rows it has written, by substream and revision.
             state: the release's, with what has ended still in it.
-            run: of the query.
             epoch: that has written the results.
-            spark: the batch's session.
         """
         if not ends:
             return

@@ -35,8 +35,6 @@ class Results:
     """Writes the results of one release.
 
     Args:
-        aggregation: the release's.
-        output: where results go.
         path: a directory in the checkpoint, for what a function has made.
         sent_on: whether they go into a channel.
     """
@@ -56,8 +54,6 @@ class Results:
         Args:
             merged: the merged rows, with ``_revision`` and ``_completeness`` where results have them.
             ended: of what they are: the substreams, with the numbers of their revisions.
-            run: the query's.
-            epoch: of the batch.
             counts: whether results have to be counted.
 
         Returns:

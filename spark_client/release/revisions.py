@@ -197,7 +197,6 @@ def late_rows(spark: SparkSession, checkpoint: Path, table: Path) -> DataFrame:
     """Return what a release has set aside, and which revision it is in: `LATE_SCHEMA` with ``revision``.
 
     Args:
-        spark: reads it.
         checkpoint: of the release's query.
         table: where the table of late rows is.
     """

@@ -26,13 +26,7 @@ from tracker.client import Ended, Event
 
 
 class SharedEnds:
-    """Ends of a release's batches; which results they bring is the rule's to choose.
-
-    Args:
-        released: the release's aggregation.
-        state: the release's.
-        segment: whose ends release.
-    """
+    """Ends of a release's batches; which results they bring is the rule's to choose."""
 
     def __init__(self, released: Aggregation, state: PartialState, segment: str) -> None:
         self._released = released
@@ -47,7 +41,6 @@ class SharedEnds:
 
         Args:
             events: that it acts on.
-            query: the release's.
         """
         state, ends, events = self._state, EpochEnds(), list(events)
         before = dict(state.ended)
@@ -91,13 +84,7 @@ class SharedEnds:
 
     @contextmanager
     def results(self, ends: EpochEnds, epoch: int, spark: SparkSession) -> Iterator[DataFrame | None]:
-        """Yield the merged rows of what is over; None: nothing is. What of the others is kept on is written before.
-
-        Args:
-            ends: of the batch.
-            epoch: the batch's.
-            spark: its session.
-        """
+        """Yield the merged rows of what is over; None: nothing is. What of the others is kept on is written before."""
         self._carried = None  # of a drain that failed
         released, rule = self._released, self._rule
         rows = []

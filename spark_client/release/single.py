@@ -42,8 +42,6 @@ class LateRows:
     """Sets late rows of one release aside.
 
     Args:
-        aggregation: the release's.
-        quarantine: where they go.
         name: of the release, among several of its query.
         counts: whether it is the release that counts the query's rows: late ones are counted once, and shown once as
             they came.
@@ -95,7 +93,6 @@ def kept_at(checkpoint: Path, name: str) -> Path:
     """Return where a release keeps what is its own.
 
     Args:
-        checkpoint: the query's.
         name: of the release, among several; empty: it is the query's only one.
     """
     return checkpoint / "tracker" / _OUTPUTS / name if name else checkpoint / "tracker"
@@ -106,7 +103,6 @@ def substreams_kept(path: Path, epoch: int) -> int:
 
     Args:
         path: where it keeps what is its own.
-        epoch: it.
     """
     state = PartialState(path / "state")
     state.load(epoch)
@@ -119,9 +115,6 @@ class SingleRelease:
     Args:
         plan: as it was declared.
         name: among several releases of the query; empty: it is the only one.
-        output: where results go.
-        checkpoint: the query's.
-        quarantine: the query's.
         sent_on: whether results go into a channel.
         compact_from: how many parts of state there may be before they are made one.
         receipts: where receipts go; None: none are written.
@@ -172,8 +165,6 @@ class SingleRelease:
         """Write a batch's partial rows.
 
         Args:
-            rows: of the batch.
-            epoch: of the batch.
             measures: the front's, by substream, which ride in the same aggregation.
             labels: whether the XOR of the labels does.
 
@@ -197,7 +188,6 @@ class SingleRelease:
 
         Args:
             part, epoch, rows, late, batch, bare: as `PartialState.add` takes them.
-            came: the batch's rows.
         """
         if late:
             partials = self.aggregation.of(self.aggregation.parts(came.sparkSession, [str(part)]), late)
@@ -214,7 +204,6 @@ class SingleRelease:
 
         Args:
             events: that the batch acts on.
-            query: the query's id.
         """
         if self._shared is not None:
             return self._shared.read(events, query)

@@ -33,7 +33,6 @@ class PartialState:
     """The parts that hold what has not ended yet.
 
     Args:
-        path: the state's directory.
         compact_from: how many parts there may be before they are made one.
     """
 
@@ -135,8 +134,6 @@ class PartialState:
         """Take a written part into the state.
 
         Args:
-            part: its path.
-            epoch: whose it is.
             rows: of the stream, by substream.
             late: those of them that are over already.
             batch: what is to be remembered of the epoch's batch.
@@ -212,7 +209,6 @@ class PartialState:
         """Take substreams out: they are released.
 
         Args:
-            substreams: they.
             up_to: the last batch whose rows were released; what came later stays. None: nothing did.
         """
         ended = set(substreams)

@@ -35,7 +35,6 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
     """Write what a release's query holds into a directory.
 
     Args:
-        spark: the session.
         checkpoint: of the query, which does not run.
         target: the directory, which is made.
 
@@ -76,12 +75,7 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
 
 
 def has_begun(checkpoint: Path, epoch: int) -> bool:
-    """Return whether an attempt of a batch of a release's query has begun to act: its results may be out.
-
-    Args:
-        checkpoint: of the query.
-        epoch: the batch's number.
-    """
+    """Return whether an attempt of a batch of a release's query has begun to act: its results may be out."""
     return up_to(checkpoint / "tracker" / "events", epoch) is not None
 
 
@@ -90,8 +84,6 @@ def has_gone_on(checkpoint: Path, query: str, epoch: int) -> bool:
 
     Args:
         checkpoint: where it was; it may be gone, or elsewhere.
-        query: its id.
-        epoch: the batch.
     """
     try:
         if query_id(checkpoint) != query:

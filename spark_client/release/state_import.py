@@ -101,7 +101,6 @@ def build(
     """Make a checkpoint.
 
     Args:
-        spark: the session.
         fetched: a directory with what `state_export.export` has written, for the driver and the executors to read.
         entry: what it has told of it.
         upgrade: what goes on with it.

@@ -61,7 +61,6 @@ def planned(checkpoint: Path, epoch: int) -> Batch:
 
     Args:
         checkpoint: of the query, whose last source rings for ends: it is left out.
-        epoch: the batch's number.
     """
     at, until = _planned(checkpoint, epoch)
     return Batch(at, _planned(checkpoint, epoch - 1)[1], until)
@@ -81,7 +80,6 @@ def positions(checkpoint: Path, epoch: int | None) -> list[dict[str, Any]]:
     """Return up to where the sources of a query have been read, as each writes it, with a batch.
 
     Args:
-        checkpoint: of the query.
         epoch: the batch's number; None: before the first, where sources of Kafka began.
     """
     try:
@@ -140,7 +138,6 @@ def files_after(checkpoint: Path, epoch: int) -> Iterator[Path]:
 
     Args:
         checkpoint: of a query that is at rest; what this package keeps in it is left out.
-        epoch: the batch.
     """
     for log in (checkpoint / "offsets", checkpoint / "commits"):
         entries = [name for name in _entries(log) if (match := _ENTRY.fullmatch(name)) and int(match[1]) <= epoch]
@@ -312,7 +309,6 @@ def batches_of(checkpoint: Path, after: int = -1) -> list[WatermarkBatch]:
     """Return the batches that a checkpoint still has, in their order.
 
     Args:
-        checkpoint: of the query.
         after: only those with greater numbers.
     """
     names = [path.name for path in (checkpoint / "offsets").glob("[0-9]*")]
@@ -336,7 +332,6 @@ def last_of_files(batch: WatermarkBatch, source: int) -> int | None:
     source.
 
     Args:
-        batch: of the query.
         source: its place among the query's sources.
     """
     text = batch.offsets[source] if source < len(batch.offsets) else "null"
@@ -350,7 +345,6 @@ def files_of(checkpoint: Path, source: int) -> Iterator[tuple[str, int]]:
     """Yield the files that a source of files has read: path, and the source's own number of the batch.
 
     Args:
-        checkpoint: of the query.
         source: its place among the query's sources.
     """
     for entry in entries_of(checkpoint / "sources" / str(source)):

@@ -88,10 +88,6 @@ class Form(TypedDict):
 def expression_form(df: DataFrame, value: Column | str) -> Form | None:
     """Return the form of an expression over some rows; None: it gives another value each time it is computed.
 
-    Args:
-        df: the rows.
-        value: the expression.
-
     >>> expression_form(rows, F.lower("kind").alias("kind"))["text"]                               # doctest: +SKIP
     'lower(kind)'
     """
@@ -115,7 +111,6 @@ def stable_text(df: DataFrame, value: Column) -> str | None:
 
     Args:
         df: the rows that it is over.
-        value: the expression.
     """
     if not _NUMBERED.search(str(value)):
         return None

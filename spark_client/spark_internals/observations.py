@@ -32,8 +32,6 @@ def observe(rows: DataFrame, segment: str, aggregates: Mapping[str, Column] | No
     """Return the same rows, with aggregates on their way.
 
     Args:
-        rows: a stream.
-        segment: the source's.
         aggregates: by name: numbers, texts or truth values, and null if there was no row; None: none are needed.
     """
     if not aggregates:
@@ -46,8 +44,6 @@ def observed(query: StreamingQuery | None, segment: str, names: list[str]) -> di
 
     Args:
         query: whose batch it is; None: not known yet.
-        segment: the source's.
-        names: the aggregates'.
 
     Returns:
         None: nothing was seen. Nobody has read the rows, or Spark does not say.

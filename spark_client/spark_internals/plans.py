@@ -28,9 +28,7 @@ def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool
     certain if the numbers are the same, and nothing but projections and filters has been at work.
 
     Args:
-        before: the rows.
         after: what was made of them.
-        names: of the columns.
 
     >>> passed_on(rows, rows.where("amount > 9").withColumn("amount", F.col("amount") + 1), ["ts"])    # doctest: +SKIP
     True
@@ -59,7 +57,6 @@ def reads_whole(before: DataFrame, after: DataFrame) -> bool:
 
     Args:
         before: what they were made of.
-        after: the rows.
 
     >>> reads_whole(rows, rows.where("amount > 9").withColumn("more", F.explode("items")))         # doctest: +SKIP
     True
@@ -176,7 +173,6 @@ def that_takes_single_rows(df: DataFrame, alias: str) -> str | None:
     """Return what keeps, or drops, single rows of event time, and not whole windows of them; None: nothing does.
 
     Args:
-        df: a streaming DataFrame.
         alias: of rows that it is made of; what is made of an aggregation of theirs does not count.
 
     Returns:

@@ -62,7 +62,6 @@ def source_name(kind: str, name: str) -> str:
 
     Args:
         kind: what the names of all such sources begin with; plain itself.
-        name: tells them apart.
 
     >>> source_name("tracker-epochs", "clean")
     'tracker-epochs-clean'

@@ -141,7 +141,6 @@ def publish(target: Path, write: Callable[[str], object]) -> bool:
     """Write a directory and publish it under its name, unless it is there already.
 
     Args:
-        target: its final path.
         write: fills the directory whose path it is given; Spark's writers make it.
 
     Returns:
@@ -237,12 +236,7 @@ def as_batches_write(spark: SparkSession) -> Iterator[None]:
 
 
 def parquet_of(spark: SparkSession, schema: T.StructType | str) -> DataFrameReader:
-    """Read what `write_parquet` has written: all of it, whatever the session's settings pass over.
-
-    Args:
-        spark: the session.
-        schema: of the rows.
-    """
+    """Read what `write_parquet` has written: all of it, whatever the session's settings pass over."""
     return spark.read.schema(schema).options(**WHOLE)
 
 
@@ -303,7 +297,6 @@ def unpack(archive: tarfile.TarFile, target: Path) -> None:
     """Write an archive's files and directories below a directory. (`tarfile`'s own filters came with Python 3.11.4.)
 
     Args:
-        archive: open for reading.
         target: the directory, which exists.
 
     Raises:

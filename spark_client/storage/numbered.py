@@ -12,8 +12,6 @@ def write_numbered(path: Path, number: int, write: Callable[[str], object]) -> N
     """Write a directory, unless one of this number is there, and remove all before the last but one, which may be read.
 
     Args:
-        path: where they are.
-        number: of this one.
         write: fills the directory whose path it is given.
     """
     publish(path / f"moment-{number:012d}", write)

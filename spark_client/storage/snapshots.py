@@ -91,7 +91,6 @@ class Stored:
 
         Args:
             directory: in the snapshot; empty: the snapshot.
-            target: which is made.
 
         Raises:
             TrackingError: a file is missing, or is not what was written.
@@ -133,7 +132,6 @@ def write(place: Place, local: Path, manifest: Mapping[str, Any]) -> Stored:
     """Write a snapshot. If that fails, there is none.
 
     Args:
-        place: where to.
         local: a directory with its files.
         manifest: what is to be told of it.
     """
@@ -153,7 +151,6 @@ def keep(place: Place, most: int) -> None:
     """Remove all but the newest complete snapshots, and what was begun before these and never completed.
 
     Args:
-        place: of them.
         most: how many are kept.
     """
     kept = complete(place)[:most]

@@ -105,7 +105,6 @@ class Belonging:
 
         Args:
             rows: of the batch, as the source gives them.
-            segment: the source's.
         """
         faults = self.faulty(rows).groupBy("reason").agg(F.count("*").alias("rows"), F.min("data").alias("example"))
         by_fault = {row["reason"]: row for row in faults.collect()}
@@ -135,7 +134,6 @@ def partition_within(df: DataFrame, value: ColumnOrName, partitions: int) -> Con
     """Return the condition that a row is of one of the partitions that its source was declared with.
 
     Args:
-        df: the source's rows.
         value: the column of the partition's number.
         partitions: how many there are.
     """

@@ -247,7 +247,6 @@ def rule_of(df: DataFrame, given: Calendar, time: str, offset: int, what: str) -
     """Resolve a calendar against the rows that it is for.
 
     Args:
-        df: the rows.
         given: by the user.
         time: the type of the times.
         offset: of the windows, in microseconds.

@@ -70,7 +70,6 @@ class Declaration:
         """Return the conditions for the rows.
 
         Args:
-            more: the front's.
             on_bad_rows: ``"fail"`` or ``"quarantine"``.
 
         Raises:

@@ -27,7 +27,6 @@ def length(spark: SparkSession, duration: Duration, what: str) -> int:
     """Return a length of time above zero, in microseconds.
 
     Args:
-        spark: parses it.
         duration: a text such as ``"1 hour 30 minutes"`` or ``"INTERVAL '1' DAY"``, or a timedelta.
         what: names it in refusals.
 
@@ -47,7 +46,6 @@ def microseconds(spark: SparkSession, duration: Duration, what: str) -> int:
     """Return a fixed length of time in microseconds; it may be zero or negative.
 
     Args:
-        spark: parses it.
         duration: as for `length`.
         what: names it in refusals.
 

@@ -38,7 +38,6 @@ def check_session(spark: SparkSession, what: str) -> None:
     """Refuse sessions in which the difference of two wall clock times is no number of microseconds.
 
     Args:
-        spark: the session.
         what: is over a wall clock, for the message.
 
     Raises:
@@ -55,7 +54,6 @@ def micros(time: Column, kind: str) -> Column:
     """Return a time as microseconds since 1970 on its own clock; null further than 73,000 years from it.
 
     Args:
-        time: a column.
         kind: its type: one of `TIMES`.
     """
     if kind == WALL:
@@ -136,7 +134,6 @@ def micros_of(value: datetime, kind: str = INSTANT) -> int:
     Args:
         value: of an instant: with its zone, or in this process's local time, as PySpark gives timestamps; of a wall
             clock: without a zone.
-        kind: the clock.
 
     Raises:
         UsageError: it has a zone, and the clock has none.
@@ -153,7 +150,6 @@ def instant_of(local: Column, zone: Column) -> Column:
 
     Args:
         local: what they show, in microseconds after they showed 1970.
-        zone: the zone's name.
     """
     return F.unix_micros(F.to_utc_timestamp(F.timestamp_micros(local), zone))
 

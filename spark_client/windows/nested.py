@@ -235,7 +235,6 @@ def levels_of(df: DataFrame, given: Nested, time: str, offset: int, what: str) -
     """Resolve windows within windows against the rows that they are for.
 
     Args:
-        df: the rows.
         given: by the user.
         time: the type of the times.
         offset: of the windows, in microseconds.

@@ -218,11 +218,6 @@ class SessionSteps(Fixed):
 def stretches(end: int, step: int, gap: int) -> list[tuple[int, int]]:
     """Return the bounds of all stretches that have a step, oldest first.
 
-    Args:
-        end: of the step.
-        step: its length.
-        gap: of the sessions.
-
     >>> stretches(end=60, step=30, gap=30)
     [(0, 60), (30, 90)]
     >>> stretches(end=60, step=15, gap=30)

@@ -528,7 +528,6 @@ class Windows(Substreams):
         """Return the plain keys of the windows that some times fall into.
 
         Args:
-            spark: the session.
             times: in microseconds, by their places.
             zones: of the rows, at each place.
         """

@@ -107,7 +107,6 @@ class Checked:
     """Reads a backup from parts, and checks it on the way.
 
     Args:
-        parts: the file.
         name: of the file, for messages.
 
     Attributes:

@@ -42,7 +42,6 @@ class Place:
 
     Args:
         text: how the user has named it.
-        store: the directory.
         base: of the names of its files.
         file: the name of the file in it; empty: it is a directory, where each backup gets a name by its time.
     """

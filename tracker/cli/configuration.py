@@ -131,7 +131,6 @@ def write(name: str, values: Mapping[str, str | None]) -> None:
     """Add a context, or changes one. Other lines and comments stay as they are.
 
     Args:
-        name: the context.
         values: by key of the file; None: the key is removed.
     """
     if not _NAME.fullmatch(name):

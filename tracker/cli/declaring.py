@@ -48,7 +48,6 @@ def command(commands: typer.Typer, name: str, example: str = "") -> Callable[[Fu
 
     Args:
         commands: where it is added.
-        name: the command's name.
         example: a command line that is shown below the help.
 
     Example::
@@ -102,8 +101,6 @@ def given(context: typer.Context, name: str, value: Any) -> Any:
     """Return the value of a shared option: given after the command, before it, in the environment, or the default.
 
     Args:
-        context: the command's context.
-        name: the option's name.
         value: the value that Typer has found for the command itself.
     """
     root = context.find_root()

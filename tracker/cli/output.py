@@ -26,7 +26,6 @@ def print_line(line: str = "", *, flush: bool = False, error: bool = False, styl
     """Print one line, whatever names are in it. Commands print only with this, `tables` and `print_json`.
 
     Args:
-        line: the text.
         flush: write it out at once.
         error: print it to stderr.
         style: a style of rich, such as ``red``, for stdout if that is a terminal.
@@ -104,7 +103,6 @@ class Column(Generic[T]):
     """A column of a table.
 
     Args:
-        title: its header.
         value: what stands in it, for an item of the list.
         wide: it is shown only with `--output wide`.
         style: a style of rich for an item, such as ``red``; an empty text: none. It has an effect only on a terminal.

@@ -39,7 +39,6 @@ def print_table(
 
     Args:
         titles: the header; None: an earlier part had it.
-        rows: the cells.
         widths: the columns' widths in the parts so far.
         numbers: which columns are aligned to the right.
         wide: print each row on one line, however long.

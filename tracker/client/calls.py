@@ -227,7 +227,6 @@ class Calls:
 
         Args:
             method: picks the call from a connection's stubs.
-            request: the request.
             in_doubt: called with the refusal of a repeated call, which may be refused just because an earlier attempt
                 was carried out. It returns the answer, or raises.
             sleep: pauses for a number of seconds.
@@ -301,7 +300,6 @@ class Calls:
 
         Args:
             method: picks the call from a connection's stubs.
-            request: the request.
 
         Raises:
             TrackerError: the tracker refuses the call.

@@ -24,8 +24,6 @@ def certificate(client: TrackerClient, job: str, deployment: str) -> dict[str, A
     The answer depends only on the tracker's state: asked again before the next deployment, it is the same.
 
     Args:
-        client: to the tracker.
-        job: its name.
         deployment: the one that was drained.
 
     Returns:

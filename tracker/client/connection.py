@@ -51,10 +51,6 @@ class AuthorizingChannel:
 
     It has what stubs and this package use of a channel. gRPC's own credentials of calls need TLS, and tokens are used
     without it on loopback; its interceptors change how calls behave that are cancelled.
-
-    Args:
-        channel: gRPC's.
-        bearer: the token.
     """
 
     def __init__(self, channel: grpc.Channel, bearer: Bearer) -> None:
@@ -94,7 +90,6 @@ def channel_options(address: str, watchful: bool = False) -> list[tuple[str, int
     """Return the options of a channel to a tracker or a relay.
 
     Args:
-        address: the server's.
         watchful: notice within two seconds that the server's machine does not answer, by a ping each second while
             nothing else is received and a call is under way.
 
@@ -180,7 +175,6 @@ def connect(address: str, credentials: Credentials, watchful: bool = False) -> C
     """Return this process's connection to an address. Nothing is sent before the first call.
 
     Args:
-        address: the server's.
         credentials: what it shows there.
         watchful: as for `channel_options`.
 

@@ -122,7 +122,6 @@ class Bearer:
 
     Args:
         credentials: where the token is.
-        address: the server's.
     """
 
     def __init__(self, credentials: Credentials, address: str) -> None:

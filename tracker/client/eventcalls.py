@@ -39,7 +39,6 @@ class EventCalls(Routing):
         """Watch the job's events: first those that are kept, then new ones as they happen; each once, in order.
 
         Args:
-            job: its name.
             after_seq: the number of the last event that the caller has; 0: from the oldest that is kept.
             segments: only `Ended`, `Late`, `Excess` and `Advanced` on these; other kinds always. Empty: on all.
             scopes: only `Ended`, `Late` and `Excess` in these. Empty: in all.
@@ -92,7 +91,6 @@ class EventCalls(Routing):
         """Return a range of the job's events.
 
         Args:
-            job: its name.
             after_seq: the number of the last event that the caller has; 0: from the oldest that is kept.
             up_to_seq: the number of the last event to return; 0: the newest.
             limit: the most events to return; 0: the server's page size. Continue after `EventPage.last_seq`.
@@ -138,7 +136,6 @@ class EventCalls(Routing):
         An existing subscription continues where it was; if the filter differs from its own, the new one replaces it.
 
         Args:
-            job: the job's name.
             name: the subscription's name: 1 to 512 bytes, unique in the job.
             segments: only `Ended`, `Late`, `Excess` and `Advanced` on these; other kinds always. Empty: on all.
             scopes: only `Ended`, `Late` and `Excess` in these. Empty: in all.

@@ -77,12 +77,7 @@ def using_grpc() -> Iterator[None]:
 
 
 def may_last(call: object, cancel: Callable[[], object]) -> None:
-    """Announce a call that may last long: if the process forks, the forking thread cancels it.
-
-    Args:
-        call: the call.
-        cancel: cancels it.
-    """
+    """Announce a call that may last long: if the process forks, the forking thread cancels it."""
     _gate.started(call, cancel)
 
 

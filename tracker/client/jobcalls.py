@@ -23,7 +23,6 @@ class JobCalls(Routing):
         """Create a job, or starts a deployment of it. If the job has this spec already, nothing changes.
 
         Args:
-            spec: the job.
             force: accept the spec whatever is open: staged epochs are revoked and open substreams abandoned.
 
         Raises:
@@ -79,7 +78,6 @@ class JobCalls(Routing):
         """Delete a job with all its events. Not repeated.
 
         Args:
-            job: its name.
             force: delete it even if a producer has not closed its run.
 
         Raises:
@@ -94,7 +92,6 @@ class JobCalls(Routing):
         """Describe substreams in the order in which they were first named; fetches page by page.
 
         Args:
-            job: its name.
             scopes: only substreams of these scopes; empty: of all.
             include_ended: also substreams that have ended on every segment and are still kept.
             only_stalled: only substreams that were announced as stalled and have not changed since.
@@ -157,7 +154,6 @@ class JobCalls(Routing):
         deployment is defined.
 
         Args:
-            job: its name.
             deployment: the deployment to drain; a drain never affects another one.
             drain_id: a name for this drain. While a drain is under way, another call returns its progress.
             timeout: seconds or a timedelta after which `DrainTimedOut` is announced; None: never.
@@ -188,7 +184,6 @@ class JobCalls(Routing):
         """Describe a drain's progress and what it waits for.
 
         Args:
-            job: its name.
             deployment: the deployment that is drained; empty: the current one.
         """
         request = tracker_pb2.GetDrainRequest(job=job, deployment=deployment)
@@ -198,7 +193,6 @@ class JobCalls(Routing):
         """Cancel a drain. Where none is under way, the answer is its state: of one that has finished, ``DRAINED``.
 
         Args:
-            job: its name.
             drain_id: cancel only this drain; empty: the one that is under way.
             deployment: the deployment that is drained; empty: the current one.
 

@@ -60,9 +60,7 @@ def entries(key: Key, receipts: Sequence[Receipt], asides: Sequence[Aside], rele
     """Return the lines of one substream: for each set of origins the total, then the way, then each release.
 
     Args:
-        key: the substream.
         receipts: all of it, whatever their order.
-        asides: likewise.
         releases: of all receipts of the job.
     """
     if key.name is None:
@@ -83,7 +81,6 @@ def ledger_of(receipts: Iterable[Receipt], asides: Iterable[Aside]) -> Iterator[
     """Yield the lines of all substreams, each one's together, in the order of jobs, times and names.
 
     Args:
-        receipts: of any jobs.
         asides: of tables of late rows.
     """
     found, set_aside = [*receipts], [*asides]

@@ -70,11 +70,7 @@ class ClientMetrics:
 
     @contextmanager
     def attempt(self, method: str) -> Iterator[None]:
-        """Count an attempt of a call, which is made while the context lasts.
-
-        Args:
-            method: the call's name.
-        """
+        """Count an attempt of a call, which is made while the context lasts."""
         started, code = time.monotonic(), grpc.StatusCode.OK
         try:
             yield

@@ -67,11 +67,7 @@ class Releases:
     found: dict[tuple[str, str], dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def add(self, job: str, deployment: str, segment: str, origins: str | None) -> None:
-        """Note that a receipt was found.
-
-        Args:
-            job, deployment, segment, origins: of the receipt.
-        """
+        """Note that a receipt was found."""
         known = self.found.setdefault((job, deployment), {})
         if origins is not None or segment not in known:
             known[segment] = tuple(json.loads(origins)) if origins is not None else (segment,)

@@ -81,10 +81,6 @@ def find(server: str) -> str | None:
 def report(calls: Calls, message: columns_pb2.ReportRequest) -> tracker_pb2.ReportResponse:
     """Deliver a report: through this node's relay if there is one and it can combine the report, else to the tracker.
 
-    Args:
-        calls: to the tracker.
-        message: the report.
-
     Raises:
         TrackerError: the tracker refuses it.
         TrackerUnavailable: no answer in time.

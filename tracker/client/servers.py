@@ -54,7 +54,6 @@ def choose(servers: Sequence[str], job: str) -> str:
 
     Args:
         servers: all servers, as `names` returns them.
-        job: the job's name.
 
     >>> [choose(("a:7654", "b:7654", "c:7654"), job) for job in ("flights", "shop", "mail")]
     ['b:7654', 'a:7654', 'b:7654']
@@ -122,9 +121,6 @@ def alternatives(server: str) -> tuple[str, ...]:
 
 class Finder:
     """Which of a tracker's addresses is called.
-
-    Args:
-        addresses: all of them.
 
     >>> finder = Finder(("a:7654", "b:7654"))
     >>> finder.current

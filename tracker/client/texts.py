@@ -66,7 +66,6 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str | None:
     """Format how long ago something happened, in the largest unit.
 
     Args:
-        moment: when it happened.
         now: the present; None: this machine's time.
 
     >>> ago(datetime.now(timezone.utc) - timedelta(hours=50))
@@ -88,7 +87,6 @@ def why_open(job: JobStatus, found: Explained, now: datetime | None = None) -> I
     """Yield the reasons why a substream has not ended; none if it has ended.
 
     Args:
-        job: the job's state.
         found: the substream's state at the same time.
         now: the tracker's time; None: this machine's time.
     """

@@ -90,7 +90,6 @@ class Refused(Exception):  # noqa: N818 - the contract's term
     """A command that the tracker refuses; it has changed nothing (but settling, once that was reached).
 
     Args:
-        reason: the contract's reason.
         detail: for people: what was wrong and what to do.
         retry_after: the seconds after which the same command may be accepted; None: that depends on other things.
         code: another gRPC status than the reason's; the wire keeps the one that a call has always had.

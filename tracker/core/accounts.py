@@ -431,7 +431,6 @@ class Accounts:
         """Give rows to substreams by the ids that they had; the accounts are empty, and `enter` follows.
 
         Args:
-            ids: ascending.
             next_id: that the next new substream gets.
             names: one for each of `ids`.
             scope_names: by number.

@@ -32,7 +32,6 @@ class ClosedSet:
     change of the substream once `note` finds it so.
 
     Args:
-        accounts: the job's.
         fronts: the job's, in their groups.
         changes: the job's, for the next evaluation.
     """

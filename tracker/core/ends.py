@@ -35,8 +35,6 @@ class Completion:
     """Finds and announces the ends of a job's substreams.
 
     Args:
-        graph: the job's segments.
-        accounts: the job's substreams.
         closing: the job's; it has what was expected, and what a drain has closed.
         ordering: which ends wait for others.
         progress: whether to announce how far each segment has come.

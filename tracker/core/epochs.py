@@ -93,7 +93,6 @@ def fence_all(job: Job, stand_in: str) -> None:
     """Fence every open run, since its reporter was told that what is lost had taken effect.
 
     Args:
-        job: the job.
         stand_in: a run that nobody has. It takes the place of each, where a drain waits for runs, until the producer
             opens another.
     """

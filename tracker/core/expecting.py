@@ -44,11 +44,7 @@ class Shortfall(NamedTuple):
 
 
 class Expectations:
-    """The numbers of a job.
-
-    Args:
-        accounts: the job's.
-    """
+    """The numbers of a job."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts

@@ -157,7 +157,6 @@ class FrontGroup:
     searched.
 
     Args:
-        members: the fronts.
         scoped: the scopes that any promise has named; the job's, which grows.
         committed_watermarks: how far the segments' fronts have come.
     """
@@ -234,7 +233,6 @@ class Fronts:
     Segments that wait for the same fronts, and have the same committed watermarks, share a group; most jobs have one.
 
     Args:
-        names: of the fronts.
         now: when they were defined (ns).
     """
 
@@ -266,7 +264,6 @@ class Fronts:
 
         Args:
             given: the segments that some fronts feed; the others feed all.
-            graph: the job's.
             committed_watermarks: by segment, how far its fronts have come.
         """
         fed = {front: frozenset(graph.number[segment] for segment in segments) for front, segments in given}
@@ -326,8 +323,6 @@ class Fronts:
         """Return whether a promise would raise the front's frontier, or (`time` None) finish it.
 
         Args:
-            front: the front's name.
-            scope: the frontier's.
             time: the frontier's, or None for a finish.
             besides: (front, scope, time) of promises that are to take effect before.
         """

@@ -59,7 +59,6 @@ def prepare(job: Job | None, pending: Mapping[str, DrainRecord], command: Comman
     Args:
         job: the command's; None: there is none.
         pending: drains of the job's deployments that are not defined yet.
-        command: any.
 
     Raises:
         Refused: as carrying it out would, where that would have changed nothing at all.

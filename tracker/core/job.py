@@ -56,8 +56,6 @@ class Job:
     """A job's whole state.
 
     Args:
-        spec: as first defined.
-        graph: the spec's, checked.
         log_id: names the job's log.
         now: when it was defined (ns).
 

@@ -39,8 +39,6 @@ class Provisional:
     """The tentative effects of a job.
 
     Args:
-        accounts: the job's.
-        fronts: the job's.
         closing: the job's; has the closes by name and the numbers.
 
     Attributes:
@@ -165,7 +163,6 @@ class Provisional:
         """Revoke an epoch.
 
         Args:
-            origin: the epoch.
             folded: its entries that were folded in.
             now: when it was revoked (ns).
         """

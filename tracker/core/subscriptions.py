@@ -63,11 +63,7 @@ class Subscription:
 
 
 class Subscriptions:
-    """The subscriptions of a job.
-
-    Args:
-        log: the job's events.
-    """
+    """The subscriptions of a job."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

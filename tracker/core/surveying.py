@@ -112,8 +112,6 @@ def found(job: Job, wanted: Wanted, limit: int, after: int) -> Found:
     At most `STEP` ids are looked at, so there may be none among them although there are some later on.
 
     Args:
-        job: whose.
-        wanted: which.
         limit: at most so many.
         after: what the answer before gave; -1 for the first.
     """
@@ -220,8 +218,6 @@ def standing(job: Job, rows: Rows, staged: Mask) -> Standing:
     """Return what open rows wait for.
 
     Args:
-        job: whose.
-        rows: open ones.
         staged: by row of the job, whether an epoch that is not committed has something of it.
     """
     at, segments, words = job.accounts.cells.touched(rows)

@@ -54,7 +54,6 @@ class TimeIndex:
     """Finds the rows that rising times pass.
 
     Args:
-        accounts: the job's.
         group: whose times they are.
         passed: takes rows that the watermark of their scope has passed.
         review: takes a row of which something may have changed.

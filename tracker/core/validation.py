@@ -77,7 +77,6 @@ def check_spec(spec: Spec, before: Spec | None = None, graph: Graph | None = Non
 
     Args:
         before: the spec that the job has, if any; its graph is used again for the same segments.
-        graph: that spec's.
     """
     check_job_name(spec.job)
     check_deployment(spec.deployment)

@@ -43,11 +43,7 @@ _EMPTY = (0, 0, 0, 0)
 
 
 class JobView:
-    """A job, to be asked about; it is valid as long as the job is not deleted, and shows the state at each question.
-
-    Args:
-        job: the job.
-    """
+    """A job, to be asked about; it is valid as long as the job is not deleted, and shows the state at each question."""
 
     __slots__ = ("_job",)
 
@@ -427,7 +423,6 @@ class JobView:
         """Return some open substreams that are wanted, by creation, and where to go on. One call looks at so many.
 
         Args:
-            wanted: which.
             limit: at most so many.
             after: the `following` of an earlier answer; -1 for the first.
         """

@@ -21,10 +21,6 @@ from .lifecycle import SOLE
 class Waiting:
     """Which fronts the substreams of a job wait for.
 
-    Args:
-        accounts: the job's.
-        fronts: the job's.
-
     Attributes:
         closes: by id, the fronts that closed it by name, in order.
         expectations: the numbers of elements that fronts have given.
@@ -48,7 +44,6 @@ class Waiting:
         """Return the fronts that have not closed a row for a segment on which it has not ended.
 
         Args:
-            row: the substream's.
             ended: for each segment, whether it has ended there; to be looked up for many rows at once (`server.lanes`
                 says why).
         """

@@ -24,7 +24,6 @@ def dev(listen: str = LISTEN, page: str = PAGE, write: Callable[[str], object] =
     Args:
         listen: ``HOST:PORT`` of the tracker. If another program uses the default, a free port is taken.
         page: the same for the status page.
-        write: prints one line.
 
     Raises:
         ValueError: an address has another form.

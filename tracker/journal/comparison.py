@@ -41,7 +41,6 @@ class Known:
 
     Args:
         term: of the owner that wrote it.
-        number: of the record.
         owner: who began the term; empty: unknown.
     """
 
@@ -75,7 +74,6 @@ def compare(known: Known, shown: Shown) -> tuple[Relation, int]:
     """Tell how a log stands to what a party knows, and, for a loss, after which record it begins.
 
     Args:
-        known: the party's knowledge.
         shown: what the store shows now.
     """
     if known.term == 0:

@@ -80,11 +80,7 @@ class JournalError(Exception):
 
 
 class RestoreUnfinishedError(JournalError):
-    """The journal was set aside for a backup that is not in its place yet.
-
-    Args:
-        where: the journal.
-    """
+    """The journal was set aside for a backup that is not in its place yet."""
 
     def __init__(self, where: object) -> None:
         super().__init__(
@@ -171,8 +167,6 @@ class Journal(Protocol):
         """Leave a record out of every later recovery, but keep it for people.
 
         Args:
-            number: the record's number.
-            record: the record.
             why: the reason, for people.
         """
 

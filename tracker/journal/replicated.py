@@ -83,9 +83,6 @@ class ReplicatedJournal(ABC):
 
     Args:
         where: its address, for messages.
-        log: the log.
-        lease: the lease.
-        marks: the marks.
         parts: closed after the lease, in order.
         restoring: whether a backup is being put into it.
     """
@@ -249,7 +246,6 @@ class ReplicatedJournal(ABC):
 
         Args:
             problem: why it does not continue after the last record that counts; None: it ends there.
-            number: of that record.
             highest: the number of any record that was seen.
             noted: the number up to which a tracker has noted records as lost; 0: none.
             kept: where the records behind that record are.
@@ -318,7 +314,6 @@ def insist(where: str, attempt: Callable[[], str], interrupted: threading.Event)
     Args:
         where: the journal, for messages.
         attempt: writes, and returns what is missing; empty: nothing.
-        interrupted: ends it.
 
     Raises:
         JournalGoneError: it was interrupted.
@@ -355,9 +350,6 @@ class HeldBack:
     The leader appends a group once it has carried out the one before the last. So a command that ends the process does
     not end the standby's, too: whoever recovers leaves it out.
 
-    Args:
-        place: where reading begins.
-
     Attributes:
         place: up to where records were returned.
     """
@@ -370,7 +362,6 @@ class HeldBack:
         """Add the next group, and return the records that may be replayed now, with their numbers.
 
         Args:
-            group: the next one.
             left_out: records that are not to be replayed.
         """
         self._groups.append(group)

@@ -401,9 +401,6 @@ def set_file_aside(path: str) -> str:
     Several files cannot be renamed in one step, and the backup comes after that. So the note is there from before the
     first step until after the last one, and nobody else opens the journal meanwhile, or after an interruption.
 
-    Args:
-        path: the journal's.
-
     Returns:
         The journal's path now; empty: there was none.
 

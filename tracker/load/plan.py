@@ -58,9 +58,6 @@ class Expected:
 class Plan:
     """The plan of a scenario.
 
-    Args:
-        scenario: what to plan.
-
     Attributes:
         scenario: as given.
         ticks: the number of reports of each producer.

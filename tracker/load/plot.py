@@ -29,7 +29,6 @@ def draw(scenario: Scenario, name: str, result: Result, path: Path) -> None:
     Args:
         scenario: the scenario that was run.
         name: the scenario's name, for the title.
-        result: the run's figures.
         path: the file to write.
     """
     uses = [(sample.at, sample.server) for sample in result.samples if sample.server is not None]

@@ -113,7 +113,6 @@ def run(scenario: Scenario, target: Target, tell: Callable[[Progress], None], ke
     """Run a scenario against a tracker, in a job of its own.
 
     Args:
-        scenario: what to do.
         target: the tracker; no other tracker gets any traffic.
         tell: called with the progress about once a second.
         keep: keep the job. A job that failed is always kept.

@@ -102,7 +102,6 @@ def why_not(result: Result, bound_ms: float) -> str:
     """Return why a run's rate is not sustained; empty if it is.
 
     Args:
-        result: the run's figures.
         bound_ms: as for `find_rate`.
     """
     if result.verdict.faults:

@@ -52,11 +52,6 @@ class Order:
 class SharedCounters:
     """The numbers of one run.
 
-    Args:
-        directory: the run's.
-        plan: gives the sizes.
-        create: make the files.
-
     Attributes:
         sent: by producer and tick: when the report was first sent.
         answered: by producer and tick: when its answer arrived.

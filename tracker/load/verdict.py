@@ -72,7 +72,6 @@ def needed(plan: Plan, source: int, expected: Expected, number: int, times: Time
     """Return, for each of a source's substreams, the latest time of the reports without which it cannot end.
 
     Args:
-        plan: the run's.
         source: the producer that sends the substreams.
         expected: the source's expected ends.
         number: the segment on which the substreams end, counted from 0.

@@ -20,12 +20,7 @@ _MOST_FAULTS: Final = 100  #: the most faults that are recorded: more would not 
 
 
 class _Witness:
-    """Records the job's events.
-
-    Args:
-        plan: the run's.
-        shared: where to record.
-    """
+    """Records the job's events."""
 
     def __init__(self, plan: Plan, shared: SharedCounters) -> None:
         self._plan = plan
@@ -38,7 +33,6 @@ class _Witness:
         """Record an event.
 
         Args:
-            event: what was announced.
             at: when it came, in seconds of the monotonic clock.
         """
         if event.seq != self._counters[LAST_SEQ] + 1:

@@ -27,8 +27,6 @@ class Supervisor:
 
     Args:
         file: the file of rules.
-        client: calls the tracker.
-        metrics: counts.
 
     Raises:
         RulesError: the file cannot be used.
@@ -132,7 +130,6 @@ async def notify(file: Path, client: TrackerClient, metrics: str = "") -> None:
 
     Args:
         file: the file of rules.
-        client: calls the tracker.
         metrics: ``HOST:PORT`` of `/metrics`, `/healthz` and `/readyz`; port 0 picks one; "": they are not served.
 
     Raises:

@@ -38,8 +38,6 @@ class Delivery:
     """Runs one rule in a thread of its own until it is stopped.
 
     Args:
-        rule: the rule.
-        client: calls the tracker.
         delivered: called after each delivery.
         failing: called with what is wrong, or with "" when it works again.
     """
@@ -167,7 +165,6 @@ def write_marker(place: str, name: str, content: bytes) -> None:
     Args:
         place: an absolute path, or an address, such as ``s3://bucket/path``.
         name: the marker's, below the place; it is taken as it is, also in an object's key.
-        content: its content.
 
     Raises:
         DeliveryError: it cannot be written.
@@ -183,8 +180,6 @@ def set_property(table: str, name: str, value: str) -> None:
 
     Args:
         table: an absolute path, or an address such as ``s3://bucket/table``.
-        name: the property's.
-        value: its value.
 
     Raises:
         DeliveryError: there is no such table, or it cannot be written.

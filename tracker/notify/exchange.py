@@ -27,7 +27,6 @@ class Answer(NamedTuple):
     """The head of an answer.
 
     Args:
-        status: its status.
         reason: the text beside it.
         headers: by names in small letters; the last one of a name.
     """

@@ -22,7 +22,6 @@ class DeliveryError(Exception):
     """An event was not delivered; it is to be tried again.
 
     Args:
-        message: what has happened.
         pause: seconds that the receiver has asked for; 0: none.
     """
 
@@ -32,11 +31,7 @@ class DeliveryError(Exception):
 
 
 class WebhookSender:
-    """Sends messages to one receiver.
-
-    Args:
-        webhook: the receiver.
-    """
+    """Sends messages to one receiver."""
 
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook
@@ -84,9 +79,7 @@ def signature(secret: bytes, identity: str, at: int, message: bytes) -> str:
 
     Args:
         secret: what sender and receiver know.
-        identity: the message's id.
         at: when it is sent, in seconds since 1970.
-        message: its body.
 
     >>> signature(b"secret", "msg_1", 1614265330, b"{}")
     'v1,3/iD+UC/cFPl3PtRMPUcvEULlwun6jyVUEMvdX3yW5g='

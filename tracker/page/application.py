@@ -56,7 +56,6 @@ class SafeHeaders:
     """Adds the headers to every answer of an application.
 
     Args:
-        app: the application.
         cache: for how long browsers may keep an answer: the value of ``Cache-Control``.
     """
 

@@ -36,7 +36,6 @@ class Feed:
 
     Args:
         source: where it is read.
-        job: its name.
     """
 
     def __init__(self, source: Source, job: str) -> None:

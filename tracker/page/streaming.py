@@ -16,7 +16,6 @@ def sent(data: str, event: str = "") -> str:
     """Return one message of a stream.
 
     Args:
-        data: on one line.
         event: the message's name; "": none.
 
     >>> sent("{}", "hello")

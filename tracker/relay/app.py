@@ -32,9 +32,6 @@ _GRACE_S = 10.0  # seconds that reports under way get when the relay stops
 class Readiness:
     """Tells whether the relay serves and can reach the tracker.
 
-    Args:
-        upstream: the tracker.
-
     Attributes:
         serving: whether the relay accepts calls.
     """

@@ -233,7 +233,6 @@ def shares(parts: Sequence[Part], combined: Combined, answer: bytes) -> list[byt
 
     Args:
         parts: the reports that were combined.
-        combined: the combined report.
         answer: the tracker's answer to it.
 
     Returns:

@@ -126,11 +126,7 @@ class RelayMetrics:
 
     @contextmanager
     def call(self, method: str) -> Iterator[None]:
-        """Count another call, which is passed on while the context lasts.
-
-        Args:
-            method: its name.
-        """
+        """Count another call, which is passed on while the context lasts."""
         self._open.labels(method).inc()
         with self._ended(lambda code: self._calls.labels(method, code).inc()):
             try:

@@ -51,12 +51,9 @@ class Relay(grpc.GenericRpcHandler):
 
     Args:
         server: the tracker's address, as its clients use it.
-        upstream: the tracker.
         max_delay: as for `Batcher`, in seconds.
         budget: bounds the bytes of requests, of all calls, that the tracker has not answered; a stream counts while it
             lasts.
-        metrics: what is counted.
-        guard: identifies callers.
         has_certificate: whether the relay shows the tracker a certificate of its own.
     """
 

@@ -74,12 +74,6 @@ class Audit:
     async def recording(self, client: str, peer: str, call: str, command: Command) -> AsyncIterator[None]:
         """Record a command that is carried out while the context lasts, with its outcome.
 
-        Args:
-            client: who.
-            peer: from which address.
-            call: what.
-            command: what exactly.
-
         Raises:
             Refused: ``AUDIT``: it could not be recorded, so it must not be carried out.
         """
@@ -98,9 +92,6 @@ class Audit:
         """Write a line.
 
         Args:
-            client: who.
-            peer: from which address.
-            call: what.
             command: what exactly; None: it was refused before it was read.
             outcome: ``OK``, the reason of a refusal, or ``CANCELLED`` if the caller did not wait for the answer.
         """

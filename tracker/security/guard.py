@@ -78,7 +78,6 @@ class Guard:
 
         Args:
             call: the call's name, such as ``Report``, or one of `HTTP`.
-            metadata: the call's.
             transport: returns gRPC's `auth_context` of the call, which takes a while.
             peer: returns the address from which it comes.
 
@@ -220,7 +219,6 @@ class Caller:
         """Count substreams that are named for the first time.
 
         Args:
-            new: how many.
             open_substreams: returns how many the job has besides.
 
         Raises:

@@ -35,8 +35,6 @@ class HttpGuard:
     of its own that resolves to this machine (DNS rebinding).
 
     Args:
-        app: the application.
-        guard: knows the clients.
         listen: ``HOST:PORT`` where the application is served.
     """
 

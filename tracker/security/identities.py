@@ -169,7 +169,6 @@ class DeniedError(Refused):
     """A client that is known, and may not do this: ``PERMISSION_DENIED``.
 
     Args:
-        client: its name.
         detail: what it may not do, and what to do about it.
     """
 

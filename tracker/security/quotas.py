@@ -58,7 +58,6 @@ class Bucket:
         """Take an amount, unless the bucket is in debt.
 
         Args:
-            amount: how much.
             now: the time, in seconds; one before the last changes nothing.
 
         Returns:
@@ -78,7 +77,6 @@ class Usage:
 
     Args:
         client: its name, for messages.
-        quotas: its quotas.
         now: the time, in seconds.
     """
 
@@ -92,7 +90,6 @@ class Usage:
         """Go on with other quotas: the buckets are new, and what lasts is still counted.
 
         Args:
-            quotas: the new ones.
             now: the time, in seconds.
         """
         self.quotas = quotas
@@ -122,7 +119,6 @@ class Usage:
         """Count substreams that a report names for the first time.
 
         Args:
-            new: how many.
             open_substreams: how many its job has besides.
             now: the time, in seconds.
 

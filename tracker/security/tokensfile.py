@@ -203,7 +203,6 @@ def entry(name: str, token: str, scopes: Sequence[str], jobs: Sequence[str]) -> 
     """Return the lines of the tokens file for a client.
 
     Args:
-        name: the client's.
         token: its token, of which only the hash is in the entry.
         scopes: what it may do.
         jobs: globs of the jobs' names.

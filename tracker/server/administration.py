@@ -24,10 +24,6 @@ class Administration:
     """Answers these calls.
 
     Args:
-        sequencer: copies the state.
-        intake: parses requests.
-        journal: the journal's name.
-        measures: notes backups.
         audit: records the calls; None: nothing does.
         leadership: confirms that this server leads.
         hand_over: hands the journal to a standby.

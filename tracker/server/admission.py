@@ -32,12 +32,7 @@ class _Waiting:
 
 
 class Admission:
-    """Checks commands against the state and the pending commands. Check a job's commands in the job's lane.
-
-    Args:
-        tracker: the state.
-        limits: the server's.
-    """
+    """Checks commands against the state and the pending commands. Check a job's commands in the job's lane."""
 
     def __init__(self, tracker: Tracker, limits: Limits) -> None:
         self._tracker = tracker
@@ -154,9 +149,7 @@ def check_capacity(tracker: Tracker, command: Command, limits: Limits, new: int)
     """Refuse a command for which there is no room.
 
     Args:
-        tracker: the state.
         command: what the caller asks for.
-        limits: the server's.
         new: how many substreams the command names for the first time; 1 is enough for "some".
 
     Raises:

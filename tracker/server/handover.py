@@ -25,8 +25,6 @@ class HandOver:
     """Hands the journal over, if it is asked to.
 
     Args:
-        journal: the journal.
-        sequencer: writes to it.
         stop: set to stop the server.
 
     Attributes:

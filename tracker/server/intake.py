@@ -64,7 +64,6 @@ class Intake:
     """Receives requests and makes commands of them, within the limits.
 
     Args:
-        limits: the server's.
         turn_away: ends a call with a refusal.
     """
 
@@ -88,9 +87,6 @@ class Intake:
 
     async def receive(self, context: Context) -> bytes | None:
         """Receive a call's request.
-
-        Args:
-            context: the call.
 
         Returns:
             The request's bytes, or None if the server has rejected the call or the caller has gone.
@@ -184,7 +180,6 @@ class Intake:
         """Parse a request into its command.
 
         Args:
-            method: the call.
             data: the request's bytes.
 
         Raises:
@@ -242,7 +237,6 @@ class Intake:
         """Parse the message of a look-up.
 
         Args:
-            kind: the message's class.
             data: the request's bytes.
 
         Raises:

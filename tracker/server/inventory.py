@@ -42,9 +42,7 @@ class Inventory:
     """The numbers of all jobs.
 
     Args:
-        tracker: the state.
         lanes: where each job's state is read.
-        readers: the watches.
         surveys: what open substreams wait for.
         fronts: how many fronts of each job to give the ages of.
 

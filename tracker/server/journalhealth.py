@@ -20,7 +20,6 @@ class JournalHealth:
 
     Args:
         works: called with False when the journal fails or is late, and with True when it works again.
-        measures: counts failures.
 
     Attributes:
         failing: the last group was not made durable.

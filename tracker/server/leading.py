@@ -32,7 +32,6 @@ class Leadership:
     """Asks the journal whether this server still owns it.
 
     Args:
-        journal: the journal.
         send_away: called for those who wait for events, once the journal has not answered for a while: another server
             may have the events for which they wait.
     """

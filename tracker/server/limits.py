@@ -67,7 +67,6 @@ class Limits:
         """Refuse a request that exceeds a limit.
 
         Args:
-            name: the limit's name.
             wanted: the number that the request needs.
             remedy: what the caller can do about it.
 

@@ -44,8 +44,6 @@ class Lookups:
     Args:
         state: the tracker that is read.
         readers: give each look-up its turn.
-        intake: parses requests.
-        limits: the server's.
         journal: the journal's name, for `GetServerInfo`.
     """
 
@@ -192,10 +190,7 @@ def asked_by(intake: Intake, kind: type[Any], data: bytes, caller: Caller) -> An
     """Return the message of a look-up about a job that its caller may read.
 
     Args:
-        intake: parses it.
-        kind: the message's class.
         data: its bytes.
-        caller: who asks.
 
     Raises:
         Refused: ``LIMIT``, ``MALFORMED``, ``PERMISSION_DENIED``, ``UNAUTHENTICATED``.

@@ -25,7 +25,6 @@ class Measures:
     """The server's counters.
 
     Args:
-        labels: the jobs' labels.
         find: finds a job, of which its tally is read.
     """
 

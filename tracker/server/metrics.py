@@ -70,11 +70,7 @@ class ServingMetrics:
     """What a server that serves shows.
 
     Args:
-        measures: what was counted.
-        labels: the jobs' labels.
-        inventory: the jobs' numbers.
         names: how many segments and fronts of a job have series of their own.
-        clock: the time.
         sequencer, service, readers: what is under way.
     """
 

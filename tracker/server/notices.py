@@ -36,7 +36,6 @@ class Notices:
     """Writes the lines.
 
     Args:
-        tracker: the state.
         now: a monotonic clock, in seconds.
     """
 
@@ -110,7 +109,6 @@ class Notices:
         """Log what a tick has found to be stalled. Call it in the job's lane.
 
         Args:
-            job: the job's name.
             after_seq: the number of the last event before the tick.
         """
         view = self._tracker.find(job)

@@ -24,7 +24,6 @@ async def own(
     Args:
         where: the journal, as `open_journal` takes it.
         standby: wait while another server has it.
-        stop: ends the wait.
         readiness: is told that the server stands by.
         accept_loss: whether records may be lost: a log is not followed then, if nobody leads, but recovered at once.
 

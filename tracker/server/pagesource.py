@@ -41,7 +41,6 @@ class PageSource:
         """Read from here on.
 
         Args:
-            state: the recovered jobs.
             readers: have each job read in its lane.
             surveys: of what open substreams wait for.
         """

@@ -110,7 +110,6 @@ class ReplayableState:
         """Note that a server has started on this state.
 
         Args:
-            started: the server's inputs.
             at: the time, in ns since the Unix epoch.
         """
         if self._tracker is None:
@@ -123,7 +122,6 @@ class ReplayableState:
         """Carry out a command. Call it in the job's lane.
 
         Args:
-            command: the command.
             at: the time, in ns since the Unix epoch; not before that of the job's previous command.
 
         Raises:
@@ -136,10 +134,6 @@ class ReplayableState:
 
     def replay(self, number: int, record: Record) -> None:
         """Carry out a record of the journal, with the same outcome as before.
-
-        Args:
-            number: the record's number.
-            record: the record.
 
         Raises:
             tracker.journal.JournalError: a newer version of the program wrote the record.

@@ -70,11 +70,8 @@ class Sequencer:
     """Accepts commands, one after the other.
 
     Args:
-        state: the recovered state.
         lanes: where each job's commands are carried out.
-        journal: makes commands durable.
         number: the number of the journal's last record.
-        limits: the server's.
         clock: gives each command its time.
         woken: called with a job's name when the job's event log grew or the job was deleted, and with the time of the
             command that caused it.
@@ -132,7 +129,6 @@ class Sequencer:
         """Give a command its place in the order of all commands.
 
         Args:
-            method: the call.
             payload: the request from which the command was read; it is journaled.
             command: the command, prepared or at least wrapped as such.
 
@@ -179,9 +175,6 @@ class Sequencer:
 
         A journal that does not answer is given a while for the commands that were accepted. Their callers then get no
         answer, and have to repeat them.
-
-        Args:
-            keep_snapshot: False: write none.
         """
         self._stopping = True
         self._wanted.set()

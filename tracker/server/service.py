@@ -96,12 +96,8 @@ class Service:
         state: the tracker that look-ups read.
         sequencer: carries out commands in order.
         lanes: where each job's state may be read.
-        readers: watches and waits.
-        limits: the server's.
-        notices: lines for operators.
         journal: the journal's name, for `GetServerInfo`.
         measures: counts calls and reports.
-        guard: identifies callers.
         audit: records what operators do; None: nothing does.
         leadership: confirms that this server leads, before it answers from its state.
         hand_over: hands the journal to a standby.

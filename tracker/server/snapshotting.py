@@ -22,7 +22,6 @@ class Cut:
     """The state after record `number`.
 
     Args:
-        state: the state.
         lanes: where each job is copied.
         number: the last record that was carried out or waits in a lane.
         defining: the newest definition of a job that is under way, or None.

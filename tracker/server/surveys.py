@@ -37,7 +37,6 @@ class Surveys:
     """The surveys of all jobs.
 
     Args:
-        tracker: the state.
         lanes: where each job's state is read.
 
     Attributes:
@@ -63,7 +62,6 @@ class Surveys:
         """Return when a job may be surveyed again, by a monotonic clock; 0: it never was.
 
         Args:
-            job: its name.
             share: it is surveyed at most for one part in so many of the time, unless it is cheap.
         """
         made = self._made.get(job)
@@ -75,7 +73,6 @@ class Surveys:
         """Return a survey: a new one if it is due, else the newest, or the one that is being made.
 
         Args:
-            job: its name.
             share: as for `due`.
 
         Raises:

@@ -40,10 +40,8 @@ class Ticker:
     """Sends ticks to the jobs until it is cancelled.
 
     Args:
-        tracker: the state.
         sequencer: carries out the ticks.
         lanes: a job whose lane is busy gets its tick later.
-        clock: the time.
         notices: logs what has stalled.
     """
 

@@ -140,7 +140,6 @@ class Notifier:
         """Sleep until there is news of a job.
 
         Args:
-            job: the job's name.
             timeout: the most seconds to wait; None: no limit.
 
         Returns:

@@ -79,11 +79,8 @@ class Readers:
     """All readers that wait, within the server's limits.
 
     Args:
-        tracker: the state.
         lanes: where each job's state is read.
-        notifier: wakes watchers.
         turns: spreads readers over rounds of the event loop.
-        limits: the server's.
     """
 
     def __init__(self, tracker: Tracker, lanes: Lanes, notifier: Notifier, turns: Turns, limits: Limits) -> None:
@@ -109,8 +106,6 @@ class Readers:
         """Run a look-up in a job's lane and return its result.
 
         Args:
-            job: the job's name.
-            work: reads the state.
             weight: returns how many rows `work` may touch.
         """
         answer = self._lanes.run(job, work, weight, optional=True)

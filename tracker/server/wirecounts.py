@@ -99,9 +99,6 @@ class Shape:
 def shape_of(message: Descriptor) -> Shape:
     """Return the fields that are counted in messages of a kind.
 
-    Args:
-        message: the kind's descriptor.
-
     >>> from tracker.wire.gen import tracker_pb2 as wire
     >>> sorted(shape_of(wire.CommitRequest.DESCRIPTOR).nested)
     [5]
@@ -127,7 +124,6 @@ def check(data: bytes, shape: Shape, limits: Limits) -> None:
     Args:
         data: the request's bytes.
         shape: of the request's kind.
-        limits: the server's.
 
     Raises:
         Refused: ``LIMIT``.
@@ -194,7 +190,6 @@ def check_command(command: Command, limits: Limits) -> None:
 
     Args:
         command: what was read from the request.
-        limits: the server's.
 
     Raises:
         Refused: ``LIMIT``.
@@ -266,7 +261,6 @@ def _fields(data: bytes, at: int, end: int, heads: bool = False) -> Iterator[tup
     Args:
         data: the bytes.
         at: where the message begins.
-        end: where it ends.
         heads: give the start of the whole field, including its key and length, instead of the content's.
     """
     try:

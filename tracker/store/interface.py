@@ -24,7 +24,6 @@ class RefusedError(StoreError):
     """The store has refused the request, which has no effect.
 
     Args:
-        problem: the store's reason.
         full: whether that is a lack of room.
     """
 

@@ -68,7 +68,6 @@ def difference(expected: Sequence[Expected], events: Sequence[Body]) -> list[str
 
     Args:
         expected: what should have come, in this order.
-        events: what came.
 
     Returns:
         A line for each event: with two spaces what came as expected, with ``-`` what is missing, and with ``+`` what

@@ -95,7 +95,6 @@ class Connection(H11Protocol):
     """One connection, from its first packet: the handshake, if there is TLS, and then one request after the other.
 
     Args:
-        connections: all of them.
         given: what uvicorn gives to a protocol.
     """
 

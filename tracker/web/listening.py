@@ -38,7 +38,6 @@ async def listening(
     """Serve an application while the context lasts; give its URL.
 
     Args:
-        app: what to serve.
         address: ``HOST:PORT``; port 0 picks one.
         tls: with it, the application is served by HTTPS.
         connections: bounds them; None: the usual bounds.

@@ -42,7 +42,6 @@ class Wait:
     """How many substreams wait for the same thing. A substream that waits for several things counts for each.
 
     Args:
-        kind: what it is.
         name: of which front, segment or producer; empty for the other kinds.
         substreams: how many wait for it.
     """
@@ -57,7 +56,6 @@ class SilentFront:
     """A front that has not finished, and has promised nothing for long.
 
     Args:
-        front: its name.
         last_promise: when it promised last; None: never.
     """
 
@@ -70,15 +68,12 @@ class JobLook:
     """A job at one moment. Rates are per second since the look before, and None in the first look.
 
     Args:
-        job: its name.
-        deployment: its deployment.
         open: how many substreams are open.
         in_flight: elements sent and not received.
         staged: epochs and units that are reported and not committed.
         late: late reports so far.
         events_per_s: new events; nearly all are ends of a substream on a segment.
         epochs_per_s: epochs that producers have committed.
-        late_per_s: late reports.
         last_report: when a producer reported last.
         running_fronts: how many fronts have not finished.
         silent_fronts: which of them have promised nothing for long.
@@ -105,7 +100,6 @@ class Waiting:
     """What the oldest open substreams of a job wait for.
 
     Args:
-        job: the job.
         counted: how many substreams were counted: all that are open, or the oldest.
         waits: what they wait for, the most frequent first.
         oldest: the oldest open substream.
@@ -122,9 +116,7 @@ class Look:
     """Everything at one moment.
 
     Args:
-        at: when it was.
         version: the server's version; of several servers, that of the first by name; empty if they share each job.
-        journal: its journal, likewise.
         jobs: the jobs, in the order of their names.
         waiting: what the substreams of the chosen job wait for; None: there is no such job.
         took: the seconds that the calls took.
@@ -142,7 +134,6 @@ class Observer:
     """Looks at a tracker again and again, and keeps what the rates need.
 
     Args:
-        client: calls the tracker.
         silent_after: after how long without a promise a front counts as silent.
     """
 
@@ -238,7 +229,6 @@ def waits_of(substream: SubstreamStatus, ordered: bool) -> list[tuple[Kind, str]
     """Return what an open substream waits for.
 
     Args:
-        substream: the substream.
         ordered: whether ends of its job wait for those of earlier end times.
     """
     waits = [(Kind.FRONT, front) for front in substream.waiting_for]

@@ -149,7 +149,6 @@ class _Column:
     """A column of the list of jobs.
 
     Args:
-        title: its header.
         value: what stands in it.
         rank: columns of a higher rank are left out first if a terminal is narrow; those of 0 never are.
         sort: the order of the jobs that is by this column.
@@ -188,7 +187,6 @@ def draw(
     """Return the lines of a look.
 
     Args:
-        look: what was found.
         choice: the order of the jobs, and the chosen one.
         server: the server's address, as the user gave it.
         width: how many columns there are; None: as many as are needed.

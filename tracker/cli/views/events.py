@@ -32,7 +32,6 @@ def line(event: Event, wide: bool = False) -> str:
     """Format an event as a line for people.
 
     Args:
-        event: the event.
         wide: show its deployment, too.
 
     >>> line(Event(7, 1_357_084_800_000_000_000, "d1", Advanced("raw", 24)))

@@ -76,7 +76,6 @@ def print_job(status: JobStatus, oldest: SubstreamStatus | None, form: Form) -> 
     """Print everything about one job.
 
     Args:
-        status: the job's state.
         oldest: its oldest open substream.
         form: a table, or a wide one.
     """

@@ -59,7 +59,6 @@ def print_search(search: Search, bound: float) -> None:
     """Print which rate is sustained.
 
     Args:
-        search: the search.
         bound: what p99 might be, in milliseconds.
     """
     if not search.rate:

@@ -28,7 +28,6 @@ class ObjectsAddress:
     """Where a journal is kept.
 
     Args:
-        store: the store.
         lease: seconds without a sign of life after which another tracker may take over.
         marks: a directory of this machine, where the process notes which commands it carries out.
 
@@ -86,12 +85,7 @@ class ObjectsAddress:
 
 
 def unusable(where: str, error: StoreError) -> JournalError:
-    """Return the error that a store cannot be used.
-
-    Args:
-        where: its address.
-        error: of a request.
-    """
+    """Return the error that a store cannot be used."""
     if isinstance(error, RefusedError):
         return JournalError(
             f"{where} does not let this tracker in, or is not there: {error}; check the bucket, and the "
@@ -104,7 +98,6 @@ def try_conditions(objects: ConditionalStore, where: str) -> None:
     """Try whether a store creates an object for one of several writers only, at once and one after the other.
 
     Args:
-        objects: the store.
         where: its address, for messages.
 
     Raises:

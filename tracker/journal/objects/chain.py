@@ -21,7 +21,6 @@ class Chain:
 
     Args:
         group: the position of the last group that counts.
-        number: its last record.
         term: of the entries that may follow; 0: not known yet.
     """
 
@@ -33,7 +32,6 @@ class Chain:
         """Go on to the next position, and return whether a group is there, which counts.
 
         Args:
-            position: the next one.
             found: what is there; None: nothing.
 
         Raises:

@@ -23,7 +23,6 @@ class Entry:
     """An entry at a position of the log: 1, 2, 3, …
 
     Args:
-        position: its position.
         term: the position of the claim with which its writer's term began; a claim's own.
         writer: identifies the process that has written it.
         holder: of a claim: the tracker, as `tracker.journal.holder` describes it; of a group: empty.
@@ -79,7 +78,6 @@ class Entry:
 
         Args:
             position: where it was found.
-            content: of the object.
 
         Raises:
             EntryDamagedError: it is not what was written.

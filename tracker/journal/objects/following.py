@@ -21,9 +21,7 @@ class ObjectsFollowing:
     """Reads the records after a place, as they come.
 
     Args:
-        log: the log.
         left_out: returns the records that are left out.
-        chain: where to begin.
         look_s: seconds between two looks at a log that has not grown.
         clock: a monotonic one, in seconds.
     """

@@ -55,7 +55,6 @@ class ObjectsJournal(ReplicatedJournal):
     """A journal in an object store.
 
     Args:
-        objects: the store.
         where: its address, for messages.
         lease: seconds without a sign of life after which a tracker may be replaced.
         marks: a directory of this machine for notes about commands under way.

@@ -42,11 +42,8 @@ class Lease:
     """The lease.
 
     Args:
-        objects: the store.
         log: the log, which is claimed.
-        snapshots: of the log.
         where: the store's address, for messages.
-        holder: describes this tracker.
         seconds: without a sign of life, after which a leader may be replaced.
         clock: a monotonic one, in seconds.
     """

@@ -41,9 +41,7 @@ class Log:
     """The log, as one tracker reads and writes it.
 
     Args:
-        objects: the store.
         where: the store's address, for messages.
-        writer: identifies this process.
         holder: describes it, for its claim.
 
     Attributes:
@@ -142,9 +140,7 @@ class Log:
         """Write behind a claim of this tracker's from now on.
 
         Args:
-            claim: its position.
             group: the position of the last group that counts.
-            last: its last record.
             accepts_loss: whether the first group gives up what lies between, and a loss that was noted.
         """
         self.term = self._end = claim

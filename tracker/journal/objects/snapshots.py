@@ -59,7 +59,6 @@ class ObjectsSnapshots:
     """The snapshots.
 
     Args:
-        objects: the store.
         where: its address, for messages.
         pause: waits for so many seconds.
     """

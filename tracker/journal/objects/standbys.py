@@ -24,8 +24,6 @@ class Sign:
     """The sign of one standby.
 
     Args:
-        objects: the store.
-        holder: describes the standby.
         seconds: the length of a lease.
         clock: a monotonic one, in seconds.
     """
@@ -71,7 +69,6 @@ def find(objects: ConditionalStore, seconds: float, clock: Callable[[], float] =
     died then, and the signs are removed.
 
     Args:
-        objects: the store.
         seconds: the length of a lease.
         clock: a monotonic one, in seconds.
 

@@ -24,7 +24,6 @@ class RedisAddress:
         service: the name by which sentinels know the server; empty: there are none.
         db: the number of the database.
         tls: whether the connection is encrypted.
-        prefix: of all keys.
         durability: ``fsync``: a record is on the server's disk; ``memory``: it is in the server's memory.
         replicas: how many replicas must have it, too: on their disks or in their memory, likewise.
         lease: seconds after which another tracker may take over from one that has stopped.

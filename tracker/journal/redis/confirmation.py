@@ -21,11 +21,7 @@ _KEPT_MS: Final = 60_000  # how long the write is kept
 
 
 class Confirmation:
-    """The question, on a connection of its own.
-
-    Args:
-        keys: the journal's.
-    """
+    """The question, on a connection of its own."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys

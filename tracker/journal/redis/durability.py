@@ -39,9 +39,6 @@ class Durability:
     def check(self, client: Any) -> None:
         """Find out how the server can give what is wanted. To be repeated for every server that is connected to.
 
-        Args:
-            client: of the server.
-
         Raises:
             JournalError: it cannot; the message has what to set.
         """

@@ -8,9 +8,6 @@ from .address import RedisAddress
 class Keys:
     """The names.
 
-    Args:
-        address: with their prefix.
-
     >>> Keys(RedisAddress.parse("redis://localhost?prefix=billing")).log
     '{billing}:log'
     """
@@ -32,7 +29,6 @@ class Keys:
         """Return the key of a snapshot's piece.
 
         Args:
-            entry: the snapshot's.
             place: of the piece, from 0.
         """
         return f"{self.base}:snapshot:{entry}:{place}"

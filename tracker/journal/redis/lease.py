@@ -29,9 +29,6 @@ _LOOK_S: Final = 0.1  # between two attempts to get a lease that another tracker
 class Lease:
     """The lease.
 
-    Args:
-        keys: the journal's.
-
     Attributes:
         holder: identifies this process, as JSON that people can read.
     """
@@ -89,7 +86,6 @@ class Lease:
         Args:
             acknowledged: returns the newest record that this tracker has acknowledged.
             look: called, in a thread, with what `acknowledged` returned before a renewal, and the end of the log at it.
-            term: this tracker's.
         """
         self._watch = acknowledged, look, term
 

@@ -34,9 +34,6 @@ class Reading:
     It can be iterated again, for what was written meanwhile.
 
     Args:
-        client: of the server.
-        log: the stream's key.
-        after: the entry.
         number: the number of the last record up to it.
     """
 
@@ -86,9 +83,6 @@ class Reading:
 class Log:
     """The log, as one tracker reads and writes it.
 
-    Args:
-        keys: the journal's.
-
     Attributes:
         client: for reading, before the first `append`.
         term: this tracker's, once it has claimed the log.
@@ -126,7 +120,6 @@ class Log:
         """Compare what is known with what the server shows; a loss is written down before this returns.
 
         Args:
-            client: of the server.
             known: what this tracker knows to be acknowledged.
 
         Returns:
@@ -223,7 +216,6 @@ class Log:
         """Try once to make a group durable.
 
         Args:
-            arguments: of the script.
             unsure: whether an earlier attempt may have brought the group into the log.
 
         Returns:

@@ -17,11 +17,7 @@ from .keys import Keys
 
 
 class RedisSnapshots:
-    """The snapshots.
-
-    Args:
-        keys: the journal's.
-    """
+    """The snapshots."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -47,7 +43,6 @@ class RedisSnapshots:
         """Keep a state, remove older ones except one, trim the log, and return the state's size in bytes.
 
         Args:
-            term: the writer's.
             number: the record after which it was taken.
             state: what `tracker.journal.snapshots.encode` takes.
 

@@ -32,7 +32,6 @@ def write_report(
     """Write the contents of a report: substreams by id where there is one, else by name.
 
     Args:
-        contents: the report's.
         log_id: the log that the ids are of.
         ids: one for each substream, or None.
         want_ids: ask for the ids of the names.
