@@ -1,5 +1,5 @@
-"""What to do about the tracker's refusals, in words that can be followed as they stand: with the job, its server and
-the producer that is meant. This module only knows words.
+"""Advice on the tracker's refusals, in words that can be followed as they stand: with the job, its server and the
+producer that is meant. This module only knows words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user of `spark_client` can get wrong, or may have to know."""
+"""Errors a user of `spark_client` can make, or may have to know."""
 
 from __future__ import annotations
 

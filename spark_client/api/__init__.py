@@ -1,1 +1,1 @@
-"""What users hold: `Tracking`, tracked streams and their writers."""
+"""Users' objects: `Tracking`, tracked streams and their writers."""

@@ -50,7 +50,7 @@ Start = Callable[[], StreamingQuery]
 
 @dataclass(frozen=True)
 class Assembly:
-    """What the queries of one `Tracking` have in common.
+    """Common part of the queries of one `Tracking`.
 
     Attributes:
         spark: the session.

@@ -1,4 +1,4 @@
-"""What of a job is declared: its sources and channels, and what is made of their rows."""
+"""Declarations of a job: its sources and channels, and what is made of their rows."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from spark_client.windows.substreams import Ability
 
 
 class KeyedResults:
-    """What a processor makes of its state: see `Tracking.transform_with_state`.
+    """Results made of a processor's state: see `Tracking.transform_with_state`.
 
     Attributes:
         stream: whose rows the state is made of.
@@ -50,7 +50,7 @@ class KeyedResults:
 
 
 class KeyedWriter(TrackedWriter):
-    """States where the results of keyed state go, and starts the query: to files, a `sink` or a function.
+    """Writer of the results of keyed state to files, a `sink` or a function; it starts the query.
 
     As `TrackedWriter` of a release, whose options `checkpointLocation`, `queryName` and `late_path` it has.
     """

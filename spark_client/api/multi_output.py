@@ -22,7 +22,7 @@ _OF_THE_QUERY: Final = ("checkpointLocation", "late_path", "seal")
 
 
 class Starter(Protocol):
-    """What a writer of several outputs needs of a `Tracking`."""
+    """Part of a `Tracking` for a writer of several outputs."""
 
     def start(self, writer: SeveralWriter) -> StreamingQuery:
         """Start what a `SeveralWriter` describes."""
@@ -30,7 +30,7 @@ class Starter(Protocol):
 
 
 class SeveralWriter(QueryOptions):
-    """Starts one query that writes several outputs, as `Tracking.write_together` gives it.
+    """Writer of several outputs by one query, as `Tracking.write_together` gives it.
 
     Options: ``checkpointLocation`` (required), ``late_path``, ``seal``, as of `TrackedWriter`; and `queryName`,
     `trigger`. All others are given where an output is declared.

@@ -1,4 +1,4 @@
-"""What every writer of a tracked query takes: options, a name, a trigger."""
+"""Settings of each writer of tracked queries: options, a name, a trigger."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SPELLED: Final = {name.lower().replace("_", ""): name for name in OWN}
 
 
 class QueryOptions:
-    """Takes what a query is to be started with.
+    """Settings for the start of a query.
 
     Attributes:
         options_given: by name; the names of `OWN` as they are spelled there.

@@ -1,4 +1,4 @@
-"""What a query reads in its session: a source's streaming DataFrame, or what a channel makes of its directory."""
+"""Readers in a query's session: of a source's streaming DataFrame, or of what a channel makes of its directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_client.windows.belonging import BAD_ROWS
 
 
 class Reader(Protocol):
-    """Makes what a query reads."""
+    """Maker of what a query reads."""
 
     def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
         """Return the stream, for batches that this package processes.
@@ -45,7 +45,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SourceReader:
-    """Reads a source.
+    """Reader of a source.
 
     Attributes:
         df: the user's streaming DataFrame.
@@ -91,7 +91,7 @@ class SourceReader:
 
 @dataclass(frozen=True, eq=False)
 class ChannelReader:
-    """Reads a channel.
+    """Reader of a channel.
 
     Attributes:
         spark: the session.

@@ -1,4 +1,4 @@
-"""What no tracked query can run with: refused where it is declared or started, not when it is too late."""
+"""Refusals of what no tracked query can run with: at its declaration or start, not when it is too late."""
 
 from __future__ import annotations
 

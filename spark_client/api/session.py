@@ -66,7 +66,7 @@ def _by(
 
 
 class Tracking:
-    """Tracks the queries of one job in one Spark session.
+    """Tracking of one job's queries in one Spark session.
 
     Declare sources, channels and releases first, then start the queries: the first start defines the job with the graph
     that was declared. Queries of one job in several applications have to declare the same graph: give `segments` and

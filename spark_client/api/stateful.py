@@ -1,4 +1,4 @@
-"""What of a job is declared for Spark's own stateful operators: exact watermarks, and state by a user's code."""
+"""Declarations of a job for Spark's own stateful operators: exact watermarks, and state by a user's code."""
 
 from __future__ import annotations
 

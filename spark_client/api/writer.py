@@ -29,7 +29,7 @@ from spark_client.windows.substreams import Ability, Substreams
 
 
 class Starter(Protocol):
-    """What a writer, and a release, need of a `Tracking`."""
+    """Part of a `Tracking` for a writer and a release."""
 
     spark: SparkSession
     job: str
@@ -58,7 +58,7 @@ class Starter(Protocol):
 
 
 class TrackedWriter(QueryOptions):
-    """Says where the rows of a tracked query go, and starts it.
+    """Writer of a tracked query's rows, which starts the query.
 
     Made by ``writeStream`` of a `TrackedStream` or of the result of `Tracking.release`. What goes where:
 

@@ -265,7 +265,7 @@ class BatchInput:
 
 
 class StateSize(NamedTuple):
-    """How much the state of a release holds."""
+    """Size of a release's state."""
 
     substreams: int
     rows: int  #: of the stream, which the partial results are made of

@@ -53,7 +53,7 @@ class _Latest(AccumulatorParam[Units]):
 
 
 class Manifest:
-    """Collects the units of one query's batches, one batch after the other.
+    """Collector of the units of one query's batches, batch after batch.
 
     A query that does not seal uses it to find out whether all partitions of a batch have been read.
 
@@ -124,7 +124,7 @@ class TaskPromises:
 
 @dataclass(frozen=True)
 class ExecutorProbe:
-    """Counts the rows of one partition as they pass, and reports them as one unit of the epoch.
+    """Counter of a partition's rows as they pass, which reports them as one unit of the epoch.
 
     Attributes:
         trackers: of the job; the task fails if one cannot be reached.

@@ -1,1 +1,1 @@
-"""What Spark reads of the tracker: the source ``tracker`` and the exact watermark."""
+"""Data for Spark from the tracker: the source ``tracker`` and the exact watermark."""

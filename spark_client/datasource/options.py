@@ -144,7 +144,7 @@ class ReaderOptions:
 
 
 class explained:  # noqa: N801 - reads as a statement
-    """Adds what to do to the refusals that a reader meets."""
+    """Advice added to the refusals that a reader meets."""
 
     _ADVICE: Final = {
         "UNKNOWN_JOB": "start a tracked query first, or define the job; check the option 'job' and the server",

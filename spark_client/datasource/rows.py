@@ -1,4 +1,4 @@
-"""What the source ``tracker`` gives, as rows: events, and substreams as they stand."""
+"""Rows of the source ``tracker``: events, and substreams as they stand."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class DoubledLabelsError(TrackingError):
 
 
 class Channel(ABC):
-    """How rows travel a segment from the queries that send to the one that receives.
+    """Way of a segment's rows from the queries that send to the one that receives.
 
     Args:
         segment: that they travel.

@@ -42,7 +42,7 @@ class SenderEpoch(NamedTuple):
 
 @dataclass(frozen=True)
 class Sending:
-    """What one epoch of one sender consists of.
+    """Contents of one epoch of one sender.
 
     Attributes:
         sender: the sender.
@@ -72,7 +72,7 @@ class Sending:
 
 @dataclass
 class Incomplete:
-    """What is here of an epoch that is not complete.
+    """Part that is here of an incomplete epoch.
 
     Attributes:
         labels: how many different ones.
@@ -86,7 +86,7 @@ class Incomplete:
 
 
 class ReceivedOnce:
-    """What one query has received from one channel.
+    """Rows received by one query from one channel.
 
     Args:
         path: of its state, which is this receiver's alone.

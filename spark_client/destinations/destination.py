@@ -1,4 +1,4 @@
-"""Where a query's rows go: what each kind of destination answers, and what a query asks of an open one.
+"""Destinations of a query's rows: what each kind answers, and what a query asks of an open one.
 
 A destination is declared as data that can be pickled. When a query starts, `Destination.check` refuses what could not
 be written there, and `Destination.open` gives the output that batches write to. An output is given the rows of an
@@ -29,7 +29,7 @@ HIDDEN: Final = ("_scope", "_key")  #: the columns of early results that no read
 
 
 class Output(Protocol):
-    """Takes the rows of one epoch.
+    """Output for an epoch's rows.
 
     Attributes:
         concurrent: whether it may be written to while the rest of the batch runs, by another thread.
@@ -62,7 +62,7 @@ class Output(Protocol):
 
 
 class EarlyOutput(Protocol):
-    """Shows early results until the final ones are there.
+    """Output of early results until final ones are there.
 
     Attributes:
         takes_all: whether each writing is of all that is open; else of what has changed since the last one.
@@ -82,7 +82,7 @@ class EarlyOutput(Protocol):
 
 @dataclass(frozen=True)
 class Opening:
-    """What an output is opened with.
+    """Arguments to open an output.
 
     Attributes:
         checkpoint: of the query.
@@ -97,7 +97,7 @@ class Opening:
 
 
 class Destination(ABC):
-    """Where the rows of a query go, as it is declared.
+    """Destination of a query's rows, as declared.
 
     Attributes:
         sends: whether rows stay in the job there, as elements that another query receives.

@@ -23,7 +23,7 @@ _MANY: Final = 1000
 
 
 class EpochStore(ABC):
-    """Where a channel's epochs are. It travels to Spark's process for sources, so it can be pickled."""
+    """Store of a channel's epochs. It travels to Spark's process for sources, so it can be pickled."""
 
     @abstractmethod
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ class FunctionDestination(Place):
 
 
 class Sink(Protocol):
-    """What `….writeStream.sink(…)` takes.
+    """Sink for `….writeStream.sink(…)`.
 
     For early results (`Tracking.release`, early) it also has a method ``write_early(rows, query, as_of)``, that puts
     rows where later ones of the same key, and final ones, are not yet.

@@ -1,1 +1,1 @@
-"""What is declared: sources, streams, labels, and how files hold rows. Values and columns."""
+"""Declarations: sources, streams, labels, and how files hold rows. Values and columns."""

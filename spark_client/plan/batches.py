@@ -27,7 +27,7 @@ class BatchId(NamedTuple):
 
 
 class SetAside(Protocol):
-    """Keeps rows that must not go on."""
+    """Store of rows that must not go on."""
 
     def put_bad(self, epoch: int, rows: DataFrame, number: int) -> None:
         """Keep so many rows of an epoch that belong to no substream."""

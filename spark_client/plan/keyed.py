@@ -1,4 +1,4 @@
-"""What is declared of a user's own keyed state: whose code works on it, and what it is called for."""
+"""Declaration of a user's own keyed state: whose code works on it, and what it is called for."""
 
 # ruff: noqa: ARG002, N802, N803, N815 - methods and arguments have the names that Spark gives them
 
@@ -44,7 +44,7 @@ class SubstreamKey(NamedTuple):
 
 
 class SubstreamEnd(NamedTuple):
-    """How a substream has ended.
+    """End of a substream.
 
     Attributes:
         elements: how many were sent on the segment in all: rows that a step has dropped are among them.

@@ -1,4 +1,4 @@
-"""How files lay out tracked rows.
+"""Layouts of tracked rows in files.
 
 `ExplicitLayout`: with `_tracker`, as rows carry it. `DerivedLayout`: the scope and the window, or the name, of a row
 are mostly columns of it, and writing them a second time costs more than everything else that a channel adds to writing
@@ -30,7 +30,7 @@ Reader: TypeAlias = Callable[[DataFrame], DataFrame]
 
 
 class RowLayout(Protocol):
-    """How files lay out tracked rows.
+    """Layout of tracked rows in files.
 
     Attributes:
         rule: how rows fall into substreams.

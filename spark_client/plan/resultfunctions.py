@@ -13,7 +13,7 @@ FunctionKind: TypeAlias = Literal["rows", "pandas", "arrow"]
 
 
 class FinishedGroup(NamedTuple):
-    """What a function of a finished substream's rows is called for.
+    """Group of a finished substream for which a function is called.
 
     Attributes:
         scope: of the substream, as text; empty if the source has none.

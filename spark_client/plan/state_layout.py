@@ -1,4 +1,4 @@
-"""Which columns of partial rows hold an aggregate: in the state that another version of the query has left, too.
+"""Columns of partial rows that hold an aggregate: in the state that another version of the query has left, too.
 
 Partial rows are files that outlive the code that wrote them. An aggregate is known in them by what is kept of it: its
 function, what it is over, and the types of its partial columns. So it may be renamed, moved or left out, and a number

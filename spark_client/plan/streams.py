@@ -19,7 +19,7 @@ Direction: TypeAlias = Literal["sent", "received", "passing"]  #: passing: sent 
 
 
 class Input(Protocol):
-    """Where the rows of a tracked query's batches come from. Data: it has no session and can be pickled."""
+    """Origin of the rows of a tracked query's batches. Data: it has no session and can be pickled."""
 
     @property
     def segment(self) -> str: ...
