@@ -29,7 +29,7 @@ class BackupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobLog:
-    """Where a job's log stood."""
+    """Position of a job's log."""
 
     log_id: str
     last_seq: int  #: the number of its last event
@@ -37,7 +37,7 @@ class JobLog:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a backup is."""
+    """Header of a backup."""
 
     version: str  #: of the tracker that made it
     journal: str  #: the kind of the journal that it was made of
@@ -104,7 +104,7 @@ class Draft:
 
 
 class Checked:
-    """Reads a backup from parts, and checks it on the way.
+    """Reader of a backup's parts that checks them on the way.
 
     Args:
         name: of the file, for messages.

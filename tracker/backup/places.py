@@ -1,4 +1,4 @@
-"""Where backups are kept: a file, a directory, or an object store.
+"""Places of backups: a file, a directory, or an object store.
 
 A backup appears with its last part, or not at all.
 """

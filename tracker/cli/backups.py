@@ -180,7 +180,7 @@ def _read_journal(journal: str, final: bool) -> Iterator[bytes]:
 
 
 class _Counted:
-    """Shows how much of a backup was read."""
+    """Parts of a backup, shown as they are read."""
 
     def __init__(self, parts: Iterable[bytes], show: Show) -> None:
         self._parts = parts

@@ -208,7 +208,7 @@ def _save(text: str) -> None:
 
 
 class _Checks:
-    """What is wrong in a file, with its line."""
+    """Checks of a file; an error names its line."""
 
     def __init__(self, file: Path, text: str) -> None:
         self._file = file

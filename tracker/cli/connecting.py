@@ -22,7 +22,7 @@ _PATIENCE_S: Final = 1.0  # for a person who has pressed a key
 
 @dataclass(frozen=True)
 class Connection:
-    """Which tracker a command calls.
+    """Tracker that a command calls.
 
     Args:
         server: its address, or those of several trackers, as `tracker.client.servers.names` takes them.

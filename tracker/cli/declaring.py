@@ -1,4 +1,4 @@
-"""How commands are declared: the options that several of them share, and the layout of their help."""
+"""Declarations of commands: the options that several of them share, and the layout of their help."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _PANEL = "The form of the answer"
 
 
 class Form(StrEnum):
-    """How an answer is printed."""
+    """Form of a printed answer."""
 
     TABLE = "table"
     WIDE = "wide"  #: a table with more columns, each row on one line
@@ -31,7 +31,7 @@ class Cell:
 
 
 class Show(Protocol):
-    """Shows how far the work is."""
+    """Display of the work's progress."""
 
     def __call__(self, done: float, total: float, text: str) -> None:
         """Show a state.

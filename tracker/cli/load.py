@@ -31,7 +31,7 @@ _WRONG: Final = 1
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the command line asks for."""
+    """Settings from the command line."""
 
     form: Form
     scenario: str

@@ -1,4 +1,4 @@
-"""Reads receipts, and the counts beside tables of late rows, from files; Spark is not needed."""
+"""Receipts, and the counts beside tables of late rows, from files; Spark is not needed."""
 
 from __future__ import annotations
 

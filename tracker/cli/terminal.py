@@ -1,4 +1,4 @@
-"""What only a terminal shows: tables that fit its width, colours, progress bars.
+"""Output for terminals only: tables that fit the width, colours, progress bars.
 
 Only this module and `tracker top` load rich. Texts are never read as rich's markup: names that users gave are in them.
 """

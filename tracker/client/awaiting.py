@@ -90,7 +90,7 @@ async def progress_of(calls: Calls, job: str, segment: str, end_time: int, timeo
 
 
 class _Patience:
-    """What follows from failed attempts: a refusal, a pause, or that the tracker has been away for too long."""
+    """Consequence of failed attempts: a refusal, a pause, or that the tracker has been away for too long."""
 
     def __init__(self, calls: Calls, request: object) -> None:
         self._calls = calls

@@ -1,4 +1,4 @@
-"""How a call is made: its deadline, when it is repeated, and what its failure means.
+"""Calls: their deadlines, when they are repeated, and what a failure means.
 
 Only this module handles gRPC's errors: the rest of the package sees `TrackerError` and `TrackerUnavailable`.
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TrackerClient(JobCalls, EventCalls):
-    """Calls a tracker, or several that each have a share of the jobs.
+    """Client of a tracker, or of several that each have a share of the jobs.
 
     A client is cheap to make, many threads may share it, and it is pickled by its options.
 

@@ -47,7 +47,7 @@ _WATCHFUL: Final = {
 
 
 class AuthorizingChannel:
-    """Makes the calls of a channel, each with the token as it is then.
+    """Channel whose calls each have the token as it is then.
 
     It has what stubs and this package use of a channel. gRPC's own credentials of calls need TLS, and tokens are used
     without it on loopback; its interceptors change how calls behave that are cancelled.

@@ -1,4 +1,4 @@
-"""What a client shows to a tracker, and what it expects of it: certificates and a token, named by their files.
+"""Credentials of a client and what it expects of a tracker: certificates and a token, named by their files.
 
 A value holds names of files and of a variable, never a secret. So it may be printed, logged and pickled: where it is
 used, the files are read there.
@@ -44,7 +44,7 @@ class CredentialsError(TrackerError):
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a client shows to a tracker. Without any value it uses no TLS and no token.
+    """Credentials of a tracker's client. Without any value it uses no TLS and no token.
 
     With `ca` or `cert` the client uses TLS. It never sends a token without TLS to another machine. The files are read
     where the client runs: on an executor, the executor's files. A token file is read again when it changes, so a token

@@ -25,7 +25,7 @@ _LONGEST_WAIT: Final = 60.0  #: seconds that one Await lasts before it is made a
 
 
 class EventCalls(Routing):
-    """Reads the events of jobs, and waits for them."""
+    """Calls that read jobs' events and wait for them."""
 
     def watch(
         self,

@@ -1,4 +1,4 @@
-"""Keeps gRPC out of the way of `fork()`.
+"""Protection of `fork()` from gRPC.
 
 A process may fork while other threads use gRPC. But then gRPC skips its own precautions, and the child may hang or
 crash on what those threads left half done. So every use of gRPC in this package passes through this module. Before a

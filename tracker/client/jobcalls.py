@@ -17,7 +17,7 @@ from tracker.wire.gen import tracker_pb2
 
 
 class JobCalls(Routing):
-    """Defines jobs, describes them, and drains them."""
+    """Calls that define, describe and drain jobs."""
 
     def define_job(self, spec: JobSpec, force: bool = False) -> JobDefined:
         """Create a job, or starts a deployment of it. If the job has this spec already, nothing changes.

@@ -119,7 +119,7 @@ def _groups(segments: Mapping[str, tuple[str, ...]]) -> list[tuple[tuple[str, ..
 
 
 class _Release(NamedTuple):
-    """What one release accounts for.
+    """Account of one release.
 
     Attributes:
         line: of the ledger.

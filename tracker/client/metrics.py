@@ -22,7 +22,7 @@ _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class ClientMetrics:
-    """What the clients of one registry count together.
+    """Metrics that the clients of one registry share.
 
     Args:
         registry: where the metrics are registered. A registry takes them once: `ClientMetrics.of` returns those that it

@@ -1,4 +1,4 @@
-"""Checks the owner of a relay's socket: a client uses it only if a user that its process trusts listens there.
+"""Owners of relays' sockets: a client uses a socket only if a user that its process trusts listens there.
 
 Anyone who can write in the socket's directory could listen there, and answer APPLIED to reports that never reach the
 tracker. So before a client uses a relay, it asks the kernel which user listens (`SO_PEERCRED`). It trusts its own user,

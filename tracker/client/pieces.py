@@ -1,4 +1,4 @@
-"""Splits a report that is too large for one message into several.
+"""Pieces of a report that is too large for one message.
 
 Each of them is a unit of its own, and the epoch commits them together. This module does not depend on the wire format;
 it only assumes that a server limits what one message may hold.

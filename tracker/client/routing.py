@@ -1,4 +1,4 @@
-"""Which servers a client calls, and as whom."""
+"""Servers that a client calls, and as whom."""
 
 from __future__ import annotations
 

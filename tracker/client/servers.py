@@ -120,7 +120,7 @@ def alternatives(server: str) -> tuple[str, ...]:
 
 
 class Finder:
-    """Which of a tracker's addresses is called.
+    """Choice of a tracker's address to call.
 
     >>> finder = Finder(("a:7654", "b:7654"))
     >>> finder.current

@@ -1,4 +1,4 @@
-"""What the tracker answers to a command that it has carried out."""
+"""Answers of the tracker to commands that it has carried out."""
 
 from __future__ import annotations
 

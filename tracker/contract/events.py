@@ -1,4 +1,4 @@
-"""What the tracker announces: the entries of a job's event log."""
+"""Events that the tracker announces: the entries of a job's log."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from .values import DrainState
 
 
 class Tally(NamedTuple):
-    """What a job has announced, in all; each number only grows while the process runs."""
+    """Totals of a job's announcements; each number only grows while the process runs."""
 
     complete: int = 0  #: ends of substreams on segments, by their reason
     expired: int = 0
@@ -27,7 +27,7 @@ class FrontAge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """What of a job is known without a look at its substreams."""
+    """Figures of a job that need no look at its substreams."""
 
     open_substreams: int
     incomplete_substreams: int  #: open ones of which more is expected than was sent

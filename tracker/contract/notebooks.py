@@ -1,4 +1,4 @@
-"""How values of the contract are shown: by the names that callers know, and in notebooks as tables of escaped text."""
+"""Display of the contract's values: by the names that callers know, and in notebooks as tables of escaped text."""
 
 from __future__ import annotations
 

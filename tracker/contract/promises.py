@@ -1,4 +1,4 @@
-"""What a front promises not to send any more, or how much it sends.
+"""Promises of fronts: what they no longer send, or how much they send.
 
 A report numbers the substreams that it names; a promise in it names one by its number. A commit has no such table: the
 promise in it names the substream itself (`Expected`), and its reader makes a table of them.

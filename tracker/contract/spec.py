@@ -18,7 +18,7 @@ DURATIONS = ("stall_after", "expire_after", "idle_after", "retention", "remember
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a job is, as it came over the wire: names may be missing or come twice, and durations are exact."""
+    """Spec of a job, as it came over the wire: names may be missing or come twice, and durations are exact."""
 
     job: str
     deployment: str

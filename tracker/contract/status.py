@@ -1,4 +1,4 @@
-"""How a job, its drain and its subscriptions stand, and which server answers.
+"""Status of jobs, drains and subscriptions, and of the server that answers.
 
 The core makes these values, the codec carries them, and callers read them. Times and durations are kept in nanoseconds,
 in fields ``…_ns``; for each of them a property gives the `datetime` (UTC) or `timedelta` that a program works with.
@@ -125,7 +125,7 @@ class JobStatus(Shown):
 
 
 class Counts(NamedTuple):
-    """How much a job takes up; each number is at hand, however much that is."""
+    """Size of a job; each number is at hand, however large the job is."""
 
     segments: int
     open_substreams: int
@@ -196,7 +196,7 @@ class SubstreamStatus(Shown):
 
 @dataclass(frozen=True, slots=True)
 class StagedCount(Shown):
-    """What an epoch that is not committed has reported on a segment."""
+    """Numbers that an uncommitted epoch has reported on a segment."""
 
     segment: str
     sent: int
@@ -205,7 +205,7 @@ class StagedCount(Shown):
 
 @dataclass(frozen=True, slots=True)
 class StagedStatus(Shown):
-    """What an epoch that is not committed holds of one substream."""
+    """State of one substream in an epoch that is not committed."""
 
     producer: str
     epoch: int
@@ -273,7 +273,7 @@ class SubscriptionStatus(Shown):
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo(Shown):
-    """Which server answers."""
+    """Server that answers."""
 
     version: str
     journal: str  #: ``"memory"``, ``"sqlite"``, …

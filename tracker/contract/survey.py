@@ -1,4 +1,4 @@
-"""What the open substreams of a job wait for: counted over all of them, or looked for among them."""
+"""Waits of a job's open substreams: counted over all of them, or looked for among them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SOLE_OWNER = ""  #: in the place of a front: the producer that closes the substr
 
 @dataclass(frozen=True, slots=True)
 class Unbalanced:
-    """What is not balanced of a substream on a segment on which it has not ended."""
+    """Imbalance of a substream on a segment on which it has not ended."""
 
     segment: str
     sent: int
@@ -38,7 +38,7 @@ class OpenSubstream:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which open substreams to look for. All that is given must hold.
+    """Search for open substreams. All that is given must hold.
 
     >>> Wanted(text="jfk 2013", segment="clean").front is None
     True
@@ -63,7 +63,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How many of a job's open substreams wait for what. One that waits for several things counts for each."""
+    """Counts of a job's open substreams by what they wait for. One that waits for several things counts for each."""
 
     looked: int  #: how many open substreams were counted
     fronts: Mapping[str, int]  #: by front that has not closed them; of very many fronts, the slowest

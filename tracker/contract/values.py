@@ -87,7 +87,7 @@ def _by_number(kind: type[_N]) -> Mapping[int, _N]:
 
 
 class Ordering(Numbered):
-    """Which substreams' ends wait for those of smaller end times."""
+    """Ordering of ends: which wait for those of smaller end times."""
 
     NONE = "none", 1
     SCOPE = "scope", 2
@@ -95,14 +95,14 @@ class Ordering(Numbered):
 
 
 class Mode(Numbered):
-    """When a producer's entries take effect: with the commit of their epoch, or on receipt."""
+    """Mode of a producer's entries: in effect with the commit of their epoch, or on receipt."""
 
     STAGED = "staged", 1
     IMMEDIATE = "immediate", 2
 
 
 class Reason(Numbered):
-    """Why a substream has ended."""
+    """Reason for a substream's end."""
 
     COMPLETE = "COMPLETE", 1
     EXPIRED = "EXPIRED", 2
@@ -110,7 +110,7 @@ class Reason(Numbered):
 
 
 class Outcome(Numbered):
-    """What became of a report that was not refused."""
+    """Outcome of a report that was not refused."""
 
     APPLIED = "APPLIED", 1
     DUPLICATE = "DUPLICATE", 2  #: every unit had been reported before; for a call that was repeated, a success
@@ -119,7 +119,7 @@ class Outcome(Numbered):
 
 
 class DrainState(Numbered):
-    """How far a drain has come."""
+    """State of a drain."""
 
     NOT_DRAINING = "NOT_DRAINING", 1
     PENDING = "PENDING", 2  #: asked for before its deployment was defined
@@ -130,7 +130,7 @@ class DrainState(Numbered):
 
 
 class DrainMode(Numbered):
-    """What becomes of what is open when a deployment is drained."""
+    """Fate of what is open when a deployment is drained."""
 
     FINISH = "FINISH", 1  #: sources finish, which closes it
     HAND_OVER = "HAND_OVER", 2  #: sources stop, and the next deployment goes on with it

@@ -66,7 +66,7 @@ class Touched(NamedTuple):
 
 
 class Cells:
-    """What both layouts have in common: words, folded at places.
+    """Base of both layouts: words, folded at places.
 
     Args:
         segments: how many segments each row has.

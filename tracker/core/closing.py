@@ -1,4 +1,4 @@
-"""Which substreams are closed: what the fronts' promises mean for the substreams that are known.
+"""Closed substreams: what the fronts' promises mean for the substreams that are known.
 
 A substream is closed for a group of segments, those that wait for the same fronts; most jobs have one group. What the
 fronts' times close is found by an index for each group (`timeindex`). Only what a few promises by name, or numbers,
@@ -25,7 +25,7 @@ SOLE_OWNER = ""  #: in the place of a front: closed by the caller as the only so
 
 
 class ClosedSet:
-    """Keeps which of a job's rows are closed, as the fronts have it.
+    """Set of a job's rows that are closed, as the fronts have it.
 
     A row has the flag ``CLOSED`` if it is closed for any group; which ones is kept beside where there are several.
     What becomes closed, or is again not, is looked at by the next evaluation; it counts as a

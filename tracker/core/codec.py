@@ -1,4 +1,4 @@
-"""What a snapshot keeps of a job: each part as plain values and columns, and back again, side by side.
+"""Parts of a job in a snapshot: each as plain values and columns, and back again, side by side.
 
 What is derived (indexes, heaps, the rows to look at) is not kept but rebuilt. Rows are used again and so are kept as
 ids; sets are kept in an order of their own, so that the same state gives the same bytes. What it means that an older

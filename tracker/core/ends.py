@@ -32,7 +32,7 @@ _FEW = 8  # up to so many rows are ended quicker one by one than by whole column
 
 
 class Completion:
-    """Finds and announces the ends of a job's substreams.
+    """Finder and announcer of the ends of a job's substreams.
 
     Args:
         closing: the job's; it has what was expected, and what a drain has closed.

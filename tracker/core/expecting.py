@@ -1,4 +1,4 @@
-"""How many elements fronts have promised: numbers by substream, segment and front.
+"""Numbers of elements that fronts have promised, by substream, segment and front.
 
 Of the numbers that a front has given for a substream on a segment, the last one counts. The numbers of removed fronts
 are kept under `REMOVED`, because their elements are among those that were sent.

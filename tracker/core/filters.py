@@ -1,4 +1,4 @@
-"""Which events a reader asks for: one filter for watches, pages, subscriptions and dropped events."""
+"""Events that a reader asks for: one filter for watches, pages, subscriptions and dropped events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of each kind of command: how it is prepared, and how it is carried out.
+"""Handling of each kind of command: how it is prepared, and how it is carried out.
 
 A server prepares a command before it journals it, so that a refused one leaves no record. To prepare is to check what
 carrying out begins with, and changes nothing. Where a command would settle what earlier runs left, only what is checked
@@ -88,7 +88,7 @@ def prepare(job: Job | None, pending: Mapping[str, DrainRecord], command: Comman
 
 
 class Handler(NamedTuple):
-    """How commands of one kind, for a job that exists, are checked and carried out."""
+    """Check and execution of commands of one kind, for a job that exists."""
 
     check: Callable[[Job, Any], object]
     carry_out: Callable[[Job, Any], Answer]

@@ -25,7 +25,7 @@ _FIRST_BITS = 10
 
 
 class NameTable:
-    """Finds rows by scope number and name.
+    """Index of rows by scope number and name.
 
     Args:
         names: the names by row, owned by the caller, who appends to it before `add` and empties places after

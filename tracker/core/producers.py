@@ -68,7 +68,7 @@ class StagedReport(NamedTuple):
 
 @dataclass(slots=True)
 class Epoch:
-    """What was reported of an epoch that is neither committed nor revoked.
+    """Reports of an epoch that is neither committed nor revoked.
 
     Attributes:
         sealing: the run that staged it seals its epochs.

@@ -1,4 +1,4 @@
-"""How many rows of a job a command may touch: an upper bound that is quick to find.
+"""Upper bound, quick to find, on the rows of a job that a command may touch.
 
 With it, a server can separate the many commands that take no time from the few that may take long. It decides nothing.
 """

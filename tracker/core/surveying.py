@@ -1,4 +1,4 @@
-"""What the open substreams of a job wait for: counted or looked for a few thousand at a time.
+"""Waits of a job's open substreams: counted or looked for a few thousand at a time.
 
 A look at a million substreams takes long, so it is cut into steps, between which commands may be carried out. So in a
 busy job the counts are of no single moment; in a quiet one they are exact.
@@ -32,7 +32,7 @@ _OLDEST = 10  # substreams that a survey names
 
 
 class Surveyor:
-    """Counts what the open substreams of a job wait for.
+    """Counter of what a job's open substreams wait for.
 
     >>> surveyor = Surveyor()               # doctest: +SKIP
     >>> while surveyor.step(job): pass      # doctest: +SKIP
@@ -190,7 +190,7 @@ def _fitting(staged: Mask, job: Job) -> Mask:
 
 
 class Standing(NamedTuple):
-    """What some open rows wait for."""
+    """Waits of some open rows."""
 
     rows: Rows
     fronts: dict[str, Mask]  #: by front, those that it has not closed

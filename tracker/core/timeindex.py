@@ -1,4 +1,4 @@
-"""Finds the known substreams that the fronts of a group have passed.
+"""Search for known substreams that the fronts of a group have passed.
 
 They are sorted by scope and end time, so a rising frontier visits only those between the old time and the new.
 A heap of the scopes' lowest open end times gives the scopes that a promise for every scope reaches.
@@ -51,7 +51,7 @@ class _Scope:
 
 
 class TimeIndex:
-    """Finds the rows that rising times pass.
+    """Finder of the rows that rising times pass.
 
     Args:
         group: whose times they are.

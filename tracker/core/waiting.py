@@ -19,7 +19,7 @@ from .lifecycle import SOLE
 
 
 class Waiting:
-    """Which fronts the substreams of a job wait for.
+    """Fronts for which a job's substreams wait.
 
     Attributes:
         closes: by id, the fronts that closed it by name, in order.

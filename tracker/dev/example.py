@@ -115,7 +115,7 @@ class Example:
 
 
 class _Steps:
-    """What the producers do, one step after the other."""
+    """Steps of the producers, one after the other."""
 
     def __init__(self, producers: dict[str, Producer], chance: random.Random) -> None:
         self._producers = producers

@@ -1,4 +1,4 @@
-"""Runs the tracker, its page and the example job in one process, until a signal stops them."""
+"""Run of the tracker, its page and the example job in one process, until a signal stops them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _SAMPLE_CELLS: Final = 10_000  # the same in pairs of a substream and a segment,
 
 
 class Kind(StrEnum):
-    """What an open substream waits for."""
+    """Kind of wait of an open substream."""
 
     FRONT = "front"  #: the promise of a front
     ELEMENTS = "elements"  #: elements that are in flight on a segment
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Wait:
-    """How many substreams wait for the same thing. A substream that waits for several things counts for each.
+    """Number of substreams that wait for one thing. A substream that waits for several things counts for each.
 
     Args:
         name: of which front, segment or producer; empty for the other kinds.
@@ -97,7 +97,7 @@ class JobLook:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What the oldest open substreams of a job wait for.
+    """Waits of a job's oldest open substreams.
 
     Args:
         counted: how many substreams were counted: all that are open, or the oldest.
@@ -131,7 +131,7 @@ class Look:
 
 
 class Observer:
-    """Looks at a tracker again and again, and keeps what the rates need.
+    """Observer of a tracker over time that keeps what the rates need.
 
     Args:
         silent_after: after how long without a promise a front counts as silent.

@@ -48,7 +48,7 @@ def pause_after(took: float, interval: float, soon: bool = False) -> float:
 
 
 class _Looking(threading.Thread):
-    """Looks again and again, beside the loop that draws and reads keys.
+    """Thread of repeated looks, beside the loop that draws and reads keys.
 
     Attributes:
         look: what was found last.

@@ -1,1 +1,1 @@
-"""How answers of the tracker are shown to people. A view is loaded when its command runs, since it needs the client."""
+"""Views of the tracker's answers for people. A view is loaded when its command runs, since it needs the client."""

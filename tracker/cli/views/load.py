@@ -1,4 +1,4 @@
-"""What `tracker load` prints: its progress, the figures of a run, the steps of a search."""
+"""Output of `tracker load`: its progress, the figures of a run, the steps of a search."""
 
 from __future__ import annotations
 
