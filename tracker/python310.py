@@ -1,4 +1,4 @@
-"""What the standard library has had since Python 3.11, for Python 3.10, on which some executors still run.
+"""Part of the standard library since Python 3.11, for Python 3.10, on which some executors still run.
 
 It goes when 3.10 does. The server needs Python 3.11; clients, the Spark client among them, do not.
 """

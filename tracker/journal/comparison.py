@@ -1,4 +1,4 @@
-"""Compares what a party knows of a log's past with what the store shows now: has it lost acknowledged records?
+"""Comparison of a log's past, as a party knows it, with what the store shows now: has it lost acknowledged records?
 
 Terms grow with each owner of a log, numbers with each record. A party is asked about at every moment at which the store
 could have become another one: an older copy, a replica that lagged, an empty server.
@@ -27,7 +27,7 @@ from enum import Enum
 
 
 class Relation(Enum):
-    """How a log stands to what a party knows of it."""
+    """Relation of a log to what a party knows of it."""
 
     SAME = "same"
     CONTINUES = "continues"
@@ -51,7 +51,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the store shows.
+    """Log as the store shows it.
 
     Args:
         term: of the newest entry; 0: there is none.

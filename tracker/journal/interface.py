@@ -1,4 +1,4 @@
-"""What a journal is: an append-only log of numbered records, and snapshots of the state to which they lead.
+"""Journal: an append-only log of numbered records, and snapshots of the state to which they lead.
 
 A journal keeps bytes. It never looks into a record or a state, and does not depend on commands or the wire format.
 
@@ -213,14 +213,14 @@ class MovableJournal(Journal, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a log was read: up to an entry of the journal's, whose last record has this number."""
+    """Place up to which a log was read: an entry of the journal's, whose last record has this number."""
 
     entry: str
     number: int
 
 
 class Following(Protocol):
-    """Reads a log while another process writes it."""
+    """Reader of a log while another process writes it."""
 
     @property
     def place(self) -> Place:

@@ -28,7 +28,7 @@ _SIZE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What a process was doing when it ended.
+    """Work of a process when it ended.
 
     Args:
         replayed: the record at whose replay it ended; 0: it did not end at one.

@@ -79,7 +79,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the processes had used at a moment."""
+    """Resource use of the processes at a moment."""
 
     at: float  #: seconds after the start
     server: Use | None  #: the server; None: this test has not started it
@@ -89,7 +89,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """How well the generator made the load."""
+    """Performance of the load's generator."""
 
     lag: Latency  #: how much later reports left than if the generator had always been in time
     busiest: float  #: share of a core that the busiest of its processes used

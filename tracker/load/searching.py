@@ -1,4 +1,4 @@
-"""Finds the highest rate that a tracker sustains, by runs at rates that come closer and closer to it."""
+"""Search for the highest rate that a tracker sustains, by runs at rates ever closer to it."""
 
 from __future__ import annotations
 

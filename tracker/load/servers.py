@@ -17,7 +17,7 @@ from tracker.load import processes
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a server uses."""
+    """Resource use of a server."""
 
     memory: int  #: bytes
     disk: int  #: bytes of its journal and of all files beside it

@@ -32,7 +32,7 @@ _COUNTERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a process of a run needs to know: the scenario, the tracker's address and the job's name."""
+    """Order to a process of a run: the scenario, the tracker's address and the job's name."""
 
     scenario: Scenario
     address: str

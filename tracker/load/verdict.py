@@ -1,4 +1,4 @@
-"""Checks that the tracker announced each end once, with the right count, and none too early."""
+"""Verdict on a tracker: each end announced once, with the right count, and none too early."""
 
 from __future__ import annotations
 

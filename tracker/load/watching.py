@@ -20,7 +20,7 @@ _MOST_FAULTS: Final = 100  #: the most faults that are recorded: more would not 
 
 
 class _Witness:
-    """Records the job's events."""
+    """Recorder of the job's events."""
 
     def __init__(self, plan: Plan, shared: SharedCounters) -> None:
         self._plan = plan

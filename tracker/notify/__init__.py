@@ -1,4 +1,4 @@
-"""Tells others what a job has ended: webhooks and marker files, by rules, each event at least once.
+"""Notices to others of a job's ends: webhooks and marker files, by rules, each event at least once.
 
 A process of its own, `tracker notify`, reads events by durable subscriptions, one for each rule. It acknowledges an
 event when it was delivered. So nothing is lost when it stops, when a receiver is away, or when the tracker restarts,

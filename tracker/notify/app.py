@@ -23,7 +23,7 @@ _GRACE_S = 15.0  #: seconds that deliveries under way get at the end
 
 
 class Supervisor:
-    """Runs the rules of a file.
+    """Runner of the rules of a file.
 
     Args:
         file: the file of rules.

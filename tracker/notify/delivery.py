@@ -35,7 +35,7 @@ def subscription_of(rule: str) -> str:
 
 
 class Delivery:
-    """Runs one rule in a thread of its own until it is stopped.
+    """Runner of one rule in a thread of its own until it is stopped.
 
     Args:
         delivered: called after each delivery.

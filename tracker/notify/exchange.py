@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 
 class Exchanger:
-    """Sends requests to one address, one after the other, over one connection where the receiver keeps it open.
+    """Sender of requests to one address, one after the other, over one connection where the receiver keeps it open.
 
     Args:
         url: an address of ``http:`` or ``https:``.

@@ -1,4 +1,4 @@
-"""What `/metrics` of `tracker notify` shows. docs/howto/notify.md has a table of it."""
+"""Content of `/metrics` of `tracker notify`. docs/howto/notify.md has a table of it."""
 
 from __future__ import annotations
 

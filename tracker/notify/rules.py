@@ -82,7 +82,7 @@ class DeltaProperty:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is done when events happen."""
+    """Action when events happen."""
 
     name: str
     job: str

@@ -31,7 +31,7 @@ class DeliveryError(Exception):
 
 
 class WebhookSender:
-    """Sends messages to one receiver."""
+    """Sender of messages to one receiver."""
 
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook

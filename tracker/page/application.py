@@ -53,7 +53,7 @@ _STATUS: Final = {"NOT_FOUND": 404, "INVALID_ARGUMENT": 400, "UNAVAILABLE": 503,
 
 
 class SafeHeaders:
-    """Adds the headers to every answer of an application.
+    """Application with the headers on every answer.
 
     Args:
         cache: for how long browsers may keep an answer: the value of ``Cache-Control``.

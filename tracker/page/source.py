@@ -1,4 +1,4 @@
-"""What the page reads, and whom it asks whether a caller may see it."""
+"""Source of what the page shows, and who decides what a caller may see."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class EventTail:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """What the open substreams of a job wait for, at a moment."""
+    """Survey of a job's open substreams, at a moment."""
 
     survey: Survey
     at: int  #: ms since the Unix epoch
 
 
 class Source(Protocol):
-    """Where the page reads jobs. Each method raises `Refused` (``UNKNOWN_JOB``) for a job that does not exist."""
+    """Source of jobs for the page. Each method raises `Refused` (``UNKNOWN_JOB``) for a job that does not exist."""
 
     @property
     def version(self) -> str:
@@ -73,7 +73,7 @@ class Source(Protocol):
 
 
 class Access(Protocol):
-    """Decides what a caller may see. It is asked once for each request, and again while a live view lasts."""
+    """Judge of what a caller may see. It is asked once for each request, and again while a live view lasts."""
 
     def may_see(self, request: HTTPConnection, job: str) -> bool:
         """Return whether the caller may see a job."""

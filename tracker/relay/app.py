@@ -30,7 +30,7 @@ _GRACE_S = 10.0  # seconds that reports under way get when the relay stops
 
 
 class Readiness:
-    """Tells whether the relay serves and can reach the tracker.
+    """Readiness of a relay to serve, and to reach the tracker.
 
     Attributes:
         serving: whether the relay accepts calls.

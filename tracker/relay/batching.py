@@ -1,4 +1,4 @@
-"""Decides which reports are sent together: those that come while another report of their epoch is under way.
+"""Reports that are sent together: those that come while another report of their epoch is under way.
 
 A report that comes alone is sent at once. The reports that come before it is answered wait. They are sent together when
 the answer comes, or when the first of them has waited for `max_delay`, whichever is sooner. So an idle relay adds no
@@ -34,7 +34,7 @@ class FullError(Exception):
 
 
 class Budget:
-    """Bounds the bytes of the requests, of all calls, that the tracker has not answered yet.
+    """Bound on the bytes of the requests, of all calls, that the tracker has not answered yet.
 
     Args:
         most: the most bytes. A request always passes if it is the only one: the size of a message has its own limit.
@@ -100,7 +100,7 @@ class _Lane:
 
 
 class Batcher:
-    """Collects reports, sends them and passes the answers on.
+    """Collector and sender of reports, which passes the answers on.
 
     Args:
         send: sends a report to the tracker.

@@ -1,4 +1,4 @@
-"""Combines several reports of one epoch into one, and splits the answer. These are pure functions, without any waiting.
+"""Pure functions that combine several reports of one epoch into one and split the answer, without any waiting.
 
 Why the tracker's state is the same: reports are combined only while none of them is answered, so no caller can tell in
 which order they would have been applied. They belong to one (job, producer, run, epoch), hold only entries, and have no
@@ -33,7 +33,7 @@ _SEGMENT_BITS = np.uint64(32)
 
 
 class Key(NamedTuple):
-    """What reports must have in common so that they may be combined."""
+    """Values that reports must share to be combined."""
 
     job: str
     producer: str
@@ -112,7 +112,7 @@ def _below(indexes: U4, size: int) -> bool:
 
 
 class Capacity:
-    """Tracks which reports still fit into one combined report of a key."""
+    """Room for more reports in one combined report of a key."""
 
     def __init__(self) -> None:
         self._units: set[str] = set()

@@ -1,4 +1,4 @@
-"""Where a relay listens: a socket file that only its owner's group may use, or a port.
+"""Address of a relay: a socket file that only its owner's group may use, or a port.
 
 One relay at a time listens at a path. It holds a lock beside the path, which the system releases when the process ends,
 however it ends. A relay removes an existing socket file only if the file belongs to its own user and no process listens

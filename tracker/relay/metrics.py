@@ -1,4 +1,4 @@
-"""What the relay's `/metrics` shows. docs/reference/metrics.md has a table of it, which a test compares with a relay's.
+"""Content of the relay's `/metrics`. docs/reference/metrics.md has a table of it, which a test compares with a relay's.
 
 No label names a job or a caller, so a relay has the same few series whatever it relays.
 """

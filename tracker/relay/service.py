@@ -47,7 +47,7 @@ _Call: TypeAlias = "grpc.aio.Call"
 
 
 class Relay(grpc.GenericRpcHandler):
-    """Handles all calls of the tracker's service.
+    """Handler of all calls of the tracker's service.
 
     Args:
         server: the tracker's address, as its clients use it.

@@ -34,7 +34,7 @@ _STDERR: Final = 2
 
 
 class Audit:
-    """Writes the audit log.
+    """Writer of the audit log.
 
     Args:
         path: the file, to which lines are appended; ``-`` is standard error. The file may be moved away at any time,

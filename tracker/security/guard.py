@@ -1,4 +1,4 @@
-"""Identifies who makes a call, and checks what the caller may do, from the call's first message to its last.
+"""Identification of a caller, and checks of what the caller may do, from a call's first message to its last.
 
 The tokens file is read again when it changes (`Guard.follow`). A call that lasts, such as a watch, is checked again
 before each message once the file has changed: a client that was removed gets nothing more.
@@ -37,7 +37,7 @@ _NO_TOKEN: Final = (
 
 
 class Guard:
-    """Knows the clients of a server.
+    """Registry of a server's clients.
 
     Args:
         tokens: the tokens file; None: there is none.
@@ -166,7 +166,7 @@ class Guard:
 
 
 class Caller:
-    """Who makes a call, and may do what.
+    """Caller, and what the caller may do.
 
     Attributes:
         identity: the client.

@@ -1,4 +1,4 @@
-"""Who may read by HTTP: the status page and the metrics, with the tokens of the calls.
+"""Access by HTTP to the status page and the metrics, with the tokens of the calls.
 
 The page's own files are open to anybody, since they are the same everywhere. What they show of jobs, and the metrics,
 needs a token if the calls do.
@@ -75,7 +75,7 @@ class HttpGuard:
 
 
 class JobAccess:
-    """Decides which jobs the status page shows to a caller (`tracker.page.source.Access`)."""
+    """Judge of which jobs the status page shows to a caller (`tracker.page.source.Access`)."""
 
     def may_see(self, request: HTTPConnection, job: str) -> bool:
         """Return whether the caller of a request that `HttpGuard` let pass may see a job, and still may."""

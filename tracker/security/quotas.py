@@ -1,4 +1,4 @@
-"""How much a client may ask for: rates as token buckets, and numbers. Pure arithmetic: the time is an argument.
+"""Quotas of a client: rates as token buckets, and numbers. Pure arithmetic: the time is an argument.
 
 A bucket holds what a rate gives in two seconds, so short bursts pass. What is taken may exceed what the bucket holds:
 then it is in debt, and gives nothing until the debt is paid. So a large report passes as a whole, and the rate holds on
@@ -73,7 +73,7 @@ class Bucket:
 
 
 class Usage:
-    """What one client has taken of its quotas.
+    """Use of its quotas by one client.
 
     Args:
         client: its name, for messages.

@@ -1,4 +1,4 @@
-"""What an operator asks for, and the refusal to listen where that protects nothing."""
+"""Settings of an operator, and the refusal to listen where they protect nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .guard import Guard
 
 @dataclass(frozen=True)
 class Security:
-    """How a server or a relay is protected. Without any, it serves anybody who can connect.
+    """Protection of a server or a relay. Without any, it serves anybody who can connect.
 
     Args:
         tls_cert: the file of its certificate (PEM); "": no TLS.

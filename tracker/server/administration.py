@@ -21,7 +21,7 @@ from .sequencer import Sequencer
 
 
 class Administration:
-    """Answers these calls.
+    """Handler of these calls.
 
     Args:
         audit: records the calls; None: nothing does.

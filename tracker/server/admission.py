@@ -1,4 +1,4 @@
-"""Decides which commands enter the journal: only those that the core would accept and that exceed no limit.
+"""Commands that enter the journal: only those that the core would accept and that exceed no limit.
 
 A command that waits for the journal, or for its turn, counts as if it were carried out already. So the limits hold
 however many callers come at once. A command that the core would refuse is refused here, before it leaves a record.
@@ -32,7 +32,7 @@ class _Waiting:
 
 
 class Admission:
-    """Checks commands against the state and the pending commands. Check a job's commands in the job's lane."""
+    """Checker of commands against the state and the pending commands. Check a job's commands in the job's lane."""
 
     def __init__(self, tracker: Tracker, limits: Limits) -> None:
         self._tracker = tracker

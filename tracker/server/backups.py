@@ -1,4 +1,4 @@
-"""Makes backups of a state, and journals that continue with one.
+"""Backups of a state, and journals that continue with one.
 
 A restored state is older than what its clients have seen, unless the journal ended with the backup. So every job's log
 gets a new id, which watchers notice, and every run is fenced, which its reporter notices: it opens another run, and

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 
 class Distribution:
-    """How often values lay between some bounds. Add to it from one thread; read it from any.
+    """Frequency of values between some bounds. Add to it from one thread; read it from any.
 
     Args:
         bounds: the upper bounds of the buckets, ascending; one more bucket takes what is above.

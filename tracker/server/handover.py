@@ -1,4 +1,4 @@
-"""Hands the journal to a standby, so that the server can end without a call that fails."""
+"""Hand-over of the journal to a standby, so that no call fails when the server ends."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NOBODY = (
 
 
 class HandOver:
-    """Hands the journal over, if it is asked to.
+    """Hand-over of the journal, if it is asked for.
 
     Args:
         stop: set to stop the server.
 
     Attributes:
-        asked: whether it was asked to, and there is a standby.
+        asked: whether it was asked for, and there is a standby.
     """
 
     def __init__(self, journal: Journal, sequencer: Sequencer, stop: asyncio.Event) -> None:

@@ -61,7 +61,7 @@ class _Reception:
 
 
 class Intake:
-    """Receives requests and makes commands of them, within the limits.
+    """Receiver of requests that makes commands of them, within the limits.
 
     Args:
         turn_away: ends a call with a refusal.

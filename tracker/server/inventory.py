@@ -30,7 +30,7 @@ _NOTHING_OPEN = Survey(0, {}, 0, {}, 0, {}, 0, 0, 0, ())
 
 @dataclass(slots=True)
 class JobNumbers:
-    """What is known of one job."""
+    """Numbers of one job."""
 
     figures: JobFigures
     survey: Survey | None = None  #: None: there was no time for it yet

@@ -13,7 +13,7 @@ OTHERS = "(other)"  #: for what has no label of its own; no job can be called so
 
 
 class JobLabels:
-    """Gives labels to jobs.
+    """Labels of jobs.
 
     Args:
         most: how many jobs get one of their own.

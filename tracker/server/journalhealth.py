@@ -1,4 +1,4 @@
-"""Whether the journal works: it may fail, be late with an answer, or no longer be this server's."""
+"""Health of the journal: it may fail, be late with an answer, or no longer be this server's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATE_S = 5.0  # seconds after which a group that is being made durable is late: 
 
 
 class JournalHealth:
-    """What was last seen of the journal.
+    """Health of the journal, as last seen.
 
     Args:
         works: called with False when the journal fails or is late, and with True when it works again.

@@ -1,4 +1,4 @@
-"""Whether this server still leads: a look-up must not be answered from a state that another server has gone beyond.
+"""Leadership of this server: a look-up must not be answered from a state that another server has gone beyond.
 
 A command's answer waits for the journal, which refuses a server that another one has replaced. A look-up writes
 nothing, so a server that was cut off from the journal, or was stopped for a while, would answer it from an old state.
@@ -29,7 +29,7 @@ def elsewhere() -> Refused:
 
 
 class Leadership:
-    """Asks the journal whether this server still owns it.
+    """Check with the journal that this server still owns it.
 
     Args:
         send_away: called for those who wait for events, once the journal has not answered for a while: another server

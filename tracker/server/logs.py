@@ -13,7 +13,7 @@ _OWN = frozenset(vars(logging.makeLogRecord({})))
 
 
 class KeyValueFormatter(logging.Formatter):
-    """Formats a record as ``ts=… level=… logger=… msg=…``, followed by its `extra`.
+    """Formatter of a record as ``ts=… level=… logger=… msg=…``, followed by its `extra`.
 
     >>> record = logging.makeLogRecord({"levelname": "INFO", "name": "tracker", "msg": "ready", "port": 7654})
     >>> KeyValueFormatter().format(record).partition(" ")[2]

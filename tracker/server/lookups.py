@@ -39,7 +39,7 @@ Handler: TypeAlias = Callable[[bytes, Caller], Awaitable[bytes]]
 
 
 class Lookups:
-    """Answers look-ups.
+    """Handler of look-ups.
 
     Args:
         state: the tracker that is read.

@@ -1,4 +1,4 @@
-"""What is counted where it happens: calls, reports, ends, syncs of the journal, snapshots.
+"""Counters kept where things happen: calls, reports, ends, syncs of the journal, snapshots.
 
 Everything here is added to on the event loop, and read by whoever collects it, in any thread. A number only grows. What
 belongs to a job is counted under the job's label, of which there are only so many (`joblabels`).

@@ -1,4 +1,4 @@
-"""What the server's `/metrics` shows: the counters of `measures`, and the numbers of the jobs as they are now.
+"""Content of the server's `/metrics`: the counters of `measures`, and the numbers of the jobs as they are now.
 
 docs/reference/metrics.md has a table of everything in here, which a test compares with what a server exposes.
 """
@@ -67,7 +67,7 @@ class Metrics:
 
 
 class ServingMetrics:
-    """What a server that serves shows.
+    """Metrics of a server that serves.
 
     Args:
         names: how many segments and fronts of a job have series of their own.

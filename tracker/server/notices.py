@@ -33,7 +33,7 @@ _STALLS = 1_000  # events of one tick that are searched for stalls
 
 
 class Notices:
-    """Writes the lines.
+    """Writer of the lines.
 
     Args:
         now: a monotonic clock, in seconds.

@@ -1,4 +1,4 @@
-"""How a server gets its journal: at once, or, as a standby, when the server that has it ends or hands it over."""
+"""Ways to get a server's journal: at once, or, as a standby, when the server that has it ends or hands it over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the status page reads jobs: the look-ups of the service, without the wire, each in its job's lane."""
+"""Source of the status page's jobs: the look-ups of the service, without the wire, each in its job's lane."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class PageSource:
-    """What the page reads. Until `attach`, while the journal is recovered, it refuses.
+    """Source of the page. Until `attach`, while the journal is recovered, it refuses.
 
     Args:
         journal: the kind of the journal.

@@ -1,4 +1,4 @@
-"""Whether the server can do its work now, and if not, why."""
+"""Readiness of the server for its work, and what is missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _STANDBY = "the server is a standby: another one uses the journal"
 
 
 class Readiness:
-    """Collects what the server is ready for, from recovery to the end.
+    """Record of what the server is ready for, from recovery to the end.
 
     >>> readiness = Readiness()
     >>> readiness.missing()

@@ -183,7 +183,7 @@ class ReplayableState:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a standby has read of a journal that is its own now."""
+    """Journal that is a standby's own now, as far as it was read."""
 
     journal: FollowableJournal
     state: ReplayableState

@@ -67,7 +67,7 @@ def stopping() -> Refused:
 
 
 class Sequencer:
-    """Accepts commands, one after the other.
+    """Acceptor of commands, one after the other.
 
     Args:
         lanes: where each job's commands are carried out.

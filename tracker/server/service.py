@@ -82,7 +82,7 @@ def rejected(refused: Refused) -> columns_pb2.ReportResponse:
 
 
 class _Stop:
-    """Marks the point at which the server ends a stream."""
+    """Mark at the point where the server ends a stream."""
 
 
 _STOP = _Stop()

@@ -1,4 +1,4 @@
-"""Copies the state as it was at one moment, job by job, while the server continues to work.
+"""Copy of the state at one moment, made job by job while the server continues to work.
 
 Jobs are independent, so a job can be copied at any time between that moment and the next command that changes the job.
 It is copied when its turn comes here, or just before that command, whichever comes first. So a command waits at most

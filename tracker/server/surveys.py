@@ -1,4 +1,4 @@
-"""What the open substreams of each job wait for: counted once for everybody who wants to know, metrics and pages.
+"""Waits of each job's open substreams: counted once for all who ask, metrics and pages.
 
 A survey passes over all open substreams of a job, a part at a time, each in a turn of its own in the job's lane. One
 that took little is made anew for each who asks. One that took long is given to all who ask in the meantime, and is made

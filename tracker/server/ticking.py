@@ -37,7 +37,7 @@ class _Suspended:
 
 
 class Ticker:
-    """Sends ticks to the jobs until it is cancelled.
+    """Sender of ticks to the jobs until it is cancelled.
 
     Args:
         sequencer: carries out the ticks.

@@ -12,7 +12,7 @@ _STUCK_S = 0.01  # what takes longer waits for a reader that takes nothing
 
 
 class Turns:
-    """Lets waiting readers continue, a few in each round of the event loop."""
+    """Turns of waiting readers, a few in each round of the event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -44,7 +44,7 @@ class Turns:
 
 
 class Passage:
-    """Lets only a few readers at a time have gRPC work for them: receive a request, send a message.
+    """Limit on how many readers gRPC works for at a time, to receive a request or send a message.
 
     gRPC reports finished sends and new calls in one queue. With messages on their way to very many readers, a new call
     would wait behind all of them. A message that its reader does not take is in no queue, so after a moment it no
@@ -108,7 +108,7 @@ class Passage:
 
 
 class Notifier:
-    """Wakes readers that wait for news of a job.
+    """Waker of readers that wait for news of a job.
 
     Args:
         turns: spreads the readers that are woken over rounds of the event loop.

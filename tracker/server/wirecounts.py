@@ -1,4 +1,4 @@
-"""Counts what a request holds from its bytes, before they are parsed.
+"""Counts of what a request holds, from its unparsed bytes.
 
 A message of a few megabytes can become gigabytes of objects: two bytes are enough for an empty string. So the server
 first walks over the fields of a request and counts the repeated ones. It refuses the request as soon as a count exceeds

@@ -35,7 +35,7 @@ _OfJob = TypeVar("_OfJob", JobStatus, JobDefined)
 
 
 class ShardedClient:
-    """Calls several trackers that share each job: a hash of its scope and name assigns each substream to one of them.
+    """Client of trackers that share each job: a hash of its scope and name assigns each substream to one of them.
 
     Each server has a job of its own, a *shard*, with the whole graph, all fronts and all producers. Reports are split,
     and each shard gets its part; promises, commits and drains go to all shards; their answers are merged. The servers

@@ -1,4 +1,4 @@
-"""Merges the events of a job's shards into those of one job.
+"""Merge of the events of a job's shards into those of one job.
 
 The merge does no I/O: the shards' events go in, in each shard's order and otherwise in any order; the job's events come
 out.

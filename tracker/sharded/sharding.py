@@ -1,4 +1,4 @@
-"""Divides a job into shards: which substream belongs to which shard, and which part of a report goes to each.
+"""Shards of a job: which substream belongs to which shard, and which part of a report goes to each.
 
 A shard is a job of its own at its server, with the whole graph and all fronts, and its share of the substreams. Each of
 the contract's rules concerns one substream, so each shard satisfies them by itself.

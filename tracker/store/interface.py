@@ -1,4 +1,4 @@
-"""Describes what is asked of a store.
+"""Interface of a store.
 
 One request decides everything: `create` writes a file only where there is none, and of several that try at once one
 succeeds. There is no rename and no compare-and-swap. Whoever has more to write than one file writes the parts under

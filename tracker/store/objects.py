@@ -201,7 +201,7 @@ def _given(config: dict[str, str]) -> Any:
 
 
 class _SharedCredentials:
-    """Reads a file in the form of AWS's shared credentials: the profile of ``$AWS_PROFILE``, or ``default``."""
+    """Reader of a file in the form of AWS's shared credentials: the profile of ``$AWS_PROFILE``, or ``default``."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

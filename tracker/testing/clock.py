@@ -12,7 +12,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Timed(Protocol):
-    """What has timers that run by a clock."""
+    """Owner of timers that run by a clock."""
 
     def tick(self) -> int | None:
         """Carry out the timers that are due.

@@ -1,4 +1,4 @@
-"""What client and server share: the wire contract's stubs, the form of its columns, its constants, and the codec."""
+"""Code of client and server alike: the wire contract's stubs, the form of its columns, its constants, and the codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a call ends that is refused: a gRPC status with a text, and the reason in its details for programs."""
+"""End of a refused call: a gRPC status with a text, and the reason in its details for programs."""
 
 from __future__ import annotations
 

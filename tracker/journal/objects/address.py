@@ -25,7 +25,7 @@ _PAUSE_S: Final = 0.2
 
 @dataclass(frozen=True)
 class ObjectsAddress:
-    """Where a journal is kept.
+    """Address of a journal.
 
     Args:
         lease: seconds without a sign of life after which another tracker may take over.

@@ -1,4 +1,4 @@
-"""Which groups of a log count: those that follow one another, less what was given up when a loss was accepted."""
+"""Groups of a log that count: those that follow one another, less what was given up when a loss was accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class BrokenError(Exception):
 
 
 class CutError(Exception):
-    """What was read so far was given up, at least in part."""
+    """Part or all of what was read so far was given up."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Chain:
 
 
 class Survey:
-    """Reads a log up to its end, and finds out which groups count.
+    """Reading of a log up to its end, to find which groups count.
 
     Args:
         group: where to begin: behind the group at this position,

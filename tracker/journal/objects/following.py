@@ -1,4 +1,4 @@
-"""Reads a log in an object store while another tracker writes it, so that a standby can take over with the state."""
+"""Reader of a log in an object store that another tracker writes, so that a standby can take over with the state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IDLE_LOOKS: Final = 10  # looks at a log that does not grow, after which newer 
 
 
 class ObjectsFollowing:
-    """Reads the records after a place, as they come.
+    """Reader of the records after a place, as they come.
 
     Args:
         left_out: returns the records that are left out.

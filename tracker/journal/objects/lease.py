@@ -1,4 +1,4 @@
-"""Who has a journal in an object store, and whether that tracker lives.
+"""Owner of a journal in an object store, and whether that tracker lives.
 
 A store has no clock that all trackers share, and some cannot change an object under a condition. So a leader writes a
 beat of its own from time to time, and who waits watches for changes: of the beat, or of the log's end. After a lease's
@@ -32,7 +32,7 @@ _LOOKS: Final = 10  # of one who waits, in the time of a lease
 
 @dataclass(frozen=True, slots=True)
 class _Signs:
-    """What shows that a leader lives."""
+    """Signs that a leader lives."""
 
     end: int
     beat: bytes | None

@@ -1,4 +1,4 @@
-"""What a tracker on this machine has noted of the commands it was carrying out, or replaying, when its process ended.
+"""Notes of a tracker on this machine about the commands it was carrying out, or replaying, when its process ended.
 
 A request to the store for each command would cost more than the command. So the notes are files of this machine, and
 help the next tracker that starts there. A file's name has the term of the leader whose commands it is about: notes

@@ -1,4 +1,4 @@
-"""Which trackers wait for a journal in an object store, so that its leader can hand it to one of them.
+"""Trackers that wait for a journal in an object store, so that its leader can hand it to one of them.
 
 A store has no clock that all trackers share, so the age of an object tells nothing. A standby writes its sign again and
 again, and a leader that looks for a standby waits until a sign changes: who wrote it was alive a moment ago.

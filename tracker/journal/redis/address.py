@@ -17,7 +17,7 @@ _FORMS: Final = "redis://HOST:PORT/DB or redis+sentinel://HOST:PORT,HOST:PORT/SE
 
 @dataclass(frozen=True)
 class RedisAddress:
-    """Where a journal is kept, and how durable a record has to be before it is acknowledged.
+    """Address of a journal, and how durable a record has to be before it is acknowledged.
 
     Args:
         servers: hosts and ports: of the server, or of the sentinels that know the server.

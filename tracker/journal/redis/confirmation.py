@@ -1,4 +1,4 @@
-"""Asks a server who owns the log, and whether it is the master, of which replicas still copy.
+"""Check of who owns the log, and whether the server is the master, of which replicas still copy.
 
 A master that was replaced while it was cut off believes in its old log. If records wait for replicas, so does an answer
 about the owner: a small write must have come to them. A promoted replica copies nothing of its old master any more.

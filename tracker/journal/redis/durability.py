@@ -1,4 +1,4 @@
-"""When a record counts as durable: on the server's disk, and at so many replicas.
+"""Durability of a record: on the server's disk, and at so many replicas.
 
 A server with ``appendfsync always`` answers after its disk has the write. Servers from 7.2 have ``WAITAOF``, which
 waits for the disks of the server and of its replicas, and returns how many have it; older ones have ``WAIT``, which
@@ -23,7 +23,7 @@ _WAIT_MS: Final = 1000  # of one wait; it is repeated
 
 
 class Durability:
-    """What is waited for after each write.
+    """Wait for durability after each write.
 
     Args:
         address: with the wanted durability.

@@ -43,7 +43,7 @@ def _left_out(client: Any, keys: Keys) -> frozenset[LeftOut]:
 
 
 class RedisFollowing:
-    """Reads the records after a place, as they come."""
+    """Reader of the records after a place, as they come."""
 
     def __init__(self, log: Log, keys: Keys, place: Place) -> None:
         self._log = log

@@ -19,7 +19,7 @@ from .reports import read_report
 
 
 class Method(IntEnum):
-    """What a journal calls a command; the numbers never change."""
+    """Name of a command in a journal; the numbers never change."""
 
     DEFINE_JOB = 1
     DELETE_JOB = 2

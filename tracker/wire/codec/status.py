@@ -1,4 +1,4 @@
-"""How substreams and subscriptions stand, and which server answers."""
+"""Status of substreams, of subscriptions and of the answering server."""
 
 from __future__ import annotations
 
