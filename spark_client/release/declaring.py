@@ -1,4 +1,4 @@
-"""How a release is declared: what the user asks for, resolved against the rows that it is for."""
+"""Declaration of a release: what the user asks for, resolved against the rows that it is for."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from spark_client.windows.substreams import Substream, Substreams
 
 
 class EarlyResults:
-    """Writes the early results of one release, at most every so often.
+    """Writer of one release's early results, at most every so often.
 
     Args:
         output: where they are shown.

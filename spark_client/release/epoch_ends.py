@@ -1,4 +1,4 @@
-"""What the events of one batch end, as a release acts on it."""
+"""Ends by one batch's events, as a release acts on them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RecentlyEnded(OrderedDict[Substream, None]):
 
 @dataclass
 class EpochEnds:
-    """What a batch's events end, with the parts of the state that each is kept in.
+    """Substreams ended by a batch's events, with the state's parts that keep each.
 
     Attributes:
         whole: substreams that are released as they are.

@@ -23,7 +23,7 @@ REPAIR: Final = (
 
 @dataclass(frozen=True, eq=False)
 class GroupFunction:
-    """Calls the function for one group: a table of Arrow, which is how Spark gives it to a task.
+    """Caller of the function for one group: a table of Arrow, as Spark gives it to a task.
 
     Attributes:
         function: the user's.

@@ -34,7 +34,7 @@ _DRAIN: Final = "drain"  #: in the note of a batch in whose place a drain acts: 
 
 
 class Inbox:
-    """What a query's releases have heard, and have to act on.
+    """Events read for a query's releases, to be acted on.
 
     Args:
         path: the directory of its notes: one for each of the newest batches.

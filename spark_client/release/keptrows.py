@@ -19,7 +19,7 @@ from spark_client.release.aggregation import Aggregation
 
 
 class KeptRows(Aggregation):
-    """Keeps rows instead of aggregating them: a partial row is a row, and parts are merged by putting them together."""
+    """Rows kept instead of being aggregated: a partial row is a row, and parts are merged by putting them together."""
 
     def partial(self, rows: DataFrame, measures: Mapping[str, Column], labels: bool) -> DataFrame:
         """Return a batch's rows: ``_scope``, ``_key``, the keys, the kept columns, ``_rows``."""

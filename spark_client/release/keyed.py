@@ -68,7 +68,7 @@ def with_ends(plan: KeyedPlan, rows: DataFrame, events: DataFrame) -> DataFrame:
 
 
 class _Tracked(StatefulProcessor):
-    """Calls the user's processor for rows that are not late, and at the end; then removes what it has kept."""
+    """Caller of the user's processor for rows not late, and at the end; what it kept is removed then."""
 
     def __init__(self, plan: KeyedPlan) -> None:
         self._processor = plan.processor
@@ -140,7 +140,7 @@ class _Tracked(StatefulProcessor):
 
 
 class _Results:
-    """Makes what a user's method yields rows of the operator's output."""
+    """Rows of the operator's output from what a user's method yields."""
 
     def __init__(self, scope: str, key: Any, names: Sequence[str]) -> None:
         self._scope = scope

@@ -1,4 +1,4 @@
-"""What the tracker has of open windows goes over to those that take them in, when a version cuts windows otherwise.
+"""Move of what the tracker has of open windows to those that take them in, when a version cuts windows otherwise.
 
 For each new window, all that was sent and received in the old ones is reported once more, as its own; these are closed.
 All of it takes effect at once, with a commit. So who is killed before it begins again, and who is killed after it finds
@@ -31,7 +31,7 @@ _Moved: TypeAlias = tuple[Substream, Substream, dict[str, tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Move:
-    """Moves the open windows of a source in a job that is at rest: nothing of it runs, and nothing is in flight.
+    """Move of a source's open windows in a job that is at rest: nothing of it runs, and nothing is in flight.
 
     Attributes:
         client: of the job.

@@ -1,4 +1,4 @@
-"""What the files of a release's state hold: parts, each with an index of its substreams, and versions that name them.
+"""Contents of a release's state files: parts, each with an index of its substreams, and versions that name them.
 
 Parts are immutable; a version lists those that the state is made of after an epoch. Who reads a state beside the query
 that keeps it has to reckon with files that go meanwhile.

@@ -60,7 +60,7 @@ _INDEX: Final = "_index.json"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What an epoch has set aside of a substream, kept mergeable.
+    """Part of a substream set aside by an epoch, kept mergeable.
 
     Attributes:
         substream: that it came too late for.

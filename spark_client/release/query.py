@@ -72,7 +72,7 @@ def exchanging(spark: SparkSession, rows: int | None) -> Iterator[None]:
 
 
 class ReleaseQuery:
-    """What a releasing query does with a batch.
+    """Work of a releasing query on a batch.
 
     Args:
         releases: of one stream; the first one counts its rows.

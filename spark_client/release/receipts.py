@@ -77,7 +77,7 @@ _TIME: Final = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a release knows of an end when it acts on it.
+    """End of a substream, as a release acts on it.
 
     Attributes:
         event: the tracker's: `Ended`; or `Late`, of a revision that was reopened when all sources had finished.
@@ -97,7 +97,7 @@ class End:
 
 
 class Receipts:
-    """Where a release's receipts go.
+    """Place of a release's receipts.
 
     Args:
         to: a directory, which gets Parquet files with one directory ``query=…/epoch=N`` for each epoch that ended

@@ -1,4 +1,4 @@
-"""Where merged rows become results: as they are, or by a user's function, whose first answer stands.
+"""Results of merged rows: as they are, or by a user's function, whose first answer stands.
 
 A function may be called again when a batch is repeated, and answer otherwise. So what it has made is published in the
 checkpoint first, under the batch's number, and results are written from there: every attempt writes the same ones.
@@ -32,7 +32,7 @@ _SHOWN: Final = 3  #: substreams that an error names
 
 
 class Results:
-    """Writes the results of one release.
+    """Writer of one release's results.
 
     Args:
         path: a directory in the checkpoint, for what a function has made.

@@ -39,7 +39,7 @@ _OUTPUTS: Final = "outputs"  #: beneath ``tracker`` in a checkpoint: what each o
 
 
 class LateRows:
-    """Sets late rows of one release aside.
+    """Late rows of one release, set aside.
 
     Args:
         name: of the release, among several of its query.

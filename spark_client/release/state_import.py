@@ -36,7 +36,7 @@ StateMapping = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True)
 class Upgrade:
-    """What goes on with an exported state.
+    """Continuation of an exported state.
 
     Attributes:
         plan: the release.

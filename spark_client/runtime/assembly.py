@@ -1,4 +1,4 @@
-"""Makes a query's runtime of its plan: the output, the processor of its batches, the probes of the executors.
+"""Runtime of a query, made of its plan: the output, the processor of its batches, the probes of the executors.
 
 Nothing here knows how the plan was declared, so it is made alike where the plan was declared and in another process.
 """

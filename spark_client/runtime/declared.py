@@ -1,4 +1,4 @@
-"""What a query was when it wrote its checkpoint: a query that has become another one must not go on from there.
+"""Aspects of a query when it wrote its checkpoint: a query that has become another one must not go on from there.
 
 State that was kept for one aggregation makes no sense to another, and Spark would not notice: it does not see into
 what is done in `foreachBatch`.

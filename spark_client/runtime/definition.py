@@ -20,7 +20,7 @@ _NAMED: Final = 10  #: substreams that a warning lists of those that are abandon
 
 
 class Definition:
-    """Defines one job.
+    """Definition of one job.
 
     Args:
         deployment: which deployment of it.

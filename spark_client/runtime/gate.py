@@ -10,14 +10,14 @@ from spark_client.spark_internals.errors import INTERRUPTED
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
-    """Ends a batch that must not begin. It was never committed, so it will be read again."""
+    """End of a batch that must not begin. It was never committed, so it will be read again."""
 
     def __init__(self) -> None:
         super().__init__(INTERRUPTED)
 
 
 class Gate:
-    """Lets batches in one at a time, until it is closed."""
+    """Gate for batches, one at a time, until closed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

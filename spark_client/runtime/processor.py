@@ -1,4 +1,4 @@
-"""What a query does with its batches: what the runtime knows of it."""
+"""Work of a query on its batches, as the runtime sees it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_client.release.quarantine import Quarantine
 
 
 class Forward:
-    """Passes rows on.
+    """Forwarding of rows.
 
     Args:
         quarantine: where rows go that belong to no substream.
@@ -71,7 +71,7 @@ class Forward:
 
 
 class BatchProcessor(Protocol):
-    """Processes the batches of one query: it forwards rows, or releases results."""
+    """Processor of one query's batches: it forwards rows, or releases results."""
 
     @property
     def outlives_its_sources(self) -> bool:

@@ -63,7 +63,7 @@ class Read(NamedTuple):
 
 
 class TrackedQuery:
-    """What all tracked queries have in common.
+    """Base of all tracked queries.
 
     Args:
         reads: the streams it takes its rows from.

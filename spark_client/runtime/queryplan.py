@@ -22,7 +22,7 @@ from spark_client.trackers.jobclient import Trackers
 
 @dataclass(frozen=True)
 class JobSettings:
-    """What the queries of one job have in common.
+    """Settings that the queries of one job share.
 
     Attributes:
         job: its name.

@@ -181,7 +181,7 @@ def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[]
 
 
 class _Started(StreamingQueryListener):
-    """Opens the run of one query before its first batch. Only there while it starts: Python listens at a price."""
+    """Opener of one query's run before its first batch. Only there while it starts: Python listens at a price."""
 
     def __init__(self, tracked: TrackedQuery) -> None:
         self._tracked: TrackedQuery | None = tracked

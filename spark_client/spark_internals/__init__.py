@@ -1,4 +1,4 @@
-"""What Spark keeps to itself: its plans, its checkpoints, its texts. No other room uses a private interface of Spark.
+"""Internals of Spark: its plans, its checkpoints, its texts. No other room uses a private interface of Spark.
 
 Each module states what it relies on, where in Spark that is, since which version, and how it fails where a release of
 Spark has it otherwise: *closed*, so that nothing is taken for certain that is not known, at a price or with a refusal;

@@ -1,4 +1,4 @@
-"""What is seen of a source's rows on the way, by global aggregates that Spark computes while a batch reads them.
+"""Observations of a source's rows on the way, by global aggregates that Spark computes while a batch reads them.
 
 They are put on the stream itself. Within the batch Spark could not tell that the rows are in its own format already,
 and would copy each of them first: a tenth of a second for a million rows.

@@ -1,4 +1,4 @@
-"""What is needed of a database: a DB-API 2 connection with transactions, and how its driver takes statements."""
+"""Requirements on a database: a DB-API 2 connection with transactions, and how its driver takes statements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_client.errors import UsageError
 
 
 class Cursor(Protocol):
-    """What is needed of a DB-API 2 cursor."""
+    """Required part of a DB-API 2 cursor."""
 
     def execute(self, sql: str, parameters: Sequence[Any], /) -> Any: ...
 
@@ -19,7 +19,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What is needed of a DB-API 2 connection."""
+    """Required part of a DB-API 2 connection."""
 
     def cursor(self) -> Any: ...
 

@@ -58,7 +58,7 @@ class Subscriptions:
 
 
 class EventLogs:
-    """Reads the logs of one job."""
+    """Reader of one job's logs."""
 
     def __init__(self, client: JobClient, job: str) -> None:
         self._client = client

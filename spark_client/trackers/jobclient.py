@@ -1,4 +1,4 @@
-"""What this package needs of a client, and where the trackers are."""
+"""Client as this package needs it, and where the trackers are."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class JobProducer(Protocol):
 
 
 class JobClient(Protocol):
-    """Calls all trackers of a job: `tracker.client.TrackerClient` and `tracker.sharded.ShardedClient` do.
+    """Client of all trackers of a job: `tracker.client.TrackerClient` or `tracker.sharded.ShardedClient`.
 
     Their docstrings describe the methods. Events are read from each log by itself: see `EventLogs`.
     """
@@ -146,7 +146,7 @@ class JobClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Trackers:
-    """Where the trackers of a job are, and how they are called. Each process makes its client of it.
+    """Addresses of a job's trackers, and how they are called. Each process makes its client of them.
 
     Attributes:
         server: the address; or several.

@@ -1,4 +1,4 @@
-"""How rows fall into substreams: the protocol is `substreams.Substreams`, and each kind is a module."""
+"""Substreams of rows: the protocol is `substreams.Substreams`, and each kind is a module."""
 
 # Descriptions in channels and checkpoints are read by the kinds that are known: these are, wherever the room is.
 from spark_client.windows import calendars, fixed, named, nested, sessions, sliding

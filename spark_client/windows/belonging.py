@@ -1,4 +1,4 @@
-"""Which rows of a source belong to a substream, and what to do with those that do not.
+"""Rows of a source that belong to a substream, and what to do with those that do not.
 
 A row is bad if it cannot be counted under any substream: its scope, name or time is null, or is nothing that the
 tracker takes. The conditions are native column arithmetic, made where the source is declared. One bad row must not be
@@ -36,7 +36,7 @@ _SHORT: Final = (T.NumericType, T.BooleanType, T.DateType, T.TimestampType, T.Ti
 
 @dataclass(frozen=True)
 class Condition:
-    """What has to hold for a row to be countable.
+    """Condition for a row to be countable.
 
     Attributes:
         holds: the condition; null counts as false.

@@ -115,7 +115,7 @@ def calendar(length: str, zone: str | Column | None = None, *, first: str | None
 
 @dataclass(frozen=True, slots=True)
 class CalendarRule:
-    """How a calendar cuts windows; plain data.
+    """Rule of a calendar's windows; plain data.
 
     Attributes:
         unit: ``"days"`` or ``"months"``, which windows are counted in.

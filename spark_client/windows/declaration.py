@@ -1,4 +1,4 @@
-"""How users declare substreams: windows of a time, or a column that names them, resolved against the rows."""
+"""Declarations of substreams: windows of a time, or a column that names them, resolved against the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users give as the length of windows, as `source(…, window=(time, length))` resolves it against rows."""
+"""Lengths of windows that users give, as `source(…, window=(time, length))` resolves them against rows."""
 
 from __future__ import annotations
 

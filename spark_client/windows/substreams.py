@@ -1,4 +1,4 @@
-"""How a row names its substream: the scope it belongs to, and a window of its time or a name.
+"""Substream that a row names: the scope it belongs to, and a window of its time or a name.
 
 `Substreams` is the protocol of all kinds; each kind is a module beside this one, and everything that depends on the
 kind is in there. `Windows` is the base of windows of time: a new kind of them has to give the bounds of the window that
