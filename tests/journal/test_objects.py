@@ -747,7 +747,7 @@ def test_an_accepted_loss_whose_note_could_not_be_removed_is_removed_later(
     journal, _, _ = opened(directory.address().replace("lease=1", "lease=3600"), accept_loss=True)
     log = journal._log  # type: ignore[attr-defined]
     with monkeypatch.context() as silent:
-        silent.setattr(log._objects, "delete", Silent(1).delete)
+        silent.setattr(log._objects, "delete", Silent(1_000).delete)
         journal.append(records(1, start=3))
     assert log.noted_loss() == 5
     log.look()

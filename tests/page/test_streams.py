@@ -39,13 +39,13 @@ class Site:
         lanes, turns = Lanes(), Turns()
         readers = Readers(self.tracker, lanes, Notifier(turns), turns, Limits())
         self.source.attach(self.tracker, readers, Surveys(self.tracker, lanes))
-        job_status = self.tracker.job_status
+        view = self.tracker.view
 
         def counted(job: str) -> Any:
             self.looks += 1
-            return job_status(job)
+            return view(job)
 
-        self.tracker.job_status = counted  # type: ignore[method-assign]
+        self.tracker.view = counted  # type: ignore[method-assign]
 
     def define(self, job: str, deployment: str = "d1") -> None:
         self.tracker.apply(DefineJob(Spec(job, deployment, (("raw", ()),))), 10**18)
