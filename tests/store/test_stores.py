@@ -89,6 +89,8 @@ def test_a_directory_hides_what_a_killed_writer_has_left(tmp_path: Path) -> None
     store = DirectoryStore(tmp_path)
     store.put("log/00007", b"whole")
     assert [*store.names("log")] == ["log/00007"]
+    store.remove("log")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_file_and_its_name_are_synced_before_a_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

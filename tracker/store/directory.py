@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -107,7 +108,9 @@ class DirectoryStore:
         return []
 
     def remove(self, folder: str) -> None:
-        self.delete(self.names(folder))
+        with _asked(), suppress(FileNotFoundError):
+            shutil.rmtree(self._root / folder)  # with what a process that was killed has left hidden there
+        self._folders.clear()
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, and folders that are empty then."""
