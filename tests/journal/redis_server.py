@@ -92,6 +92,8 @@ class RedisServer:
         """It stands still, its connections open."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        status = Path(f"/proc/{self._process.pid}/stat")
+        self.wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
 
     def thaw(self) -> None:
         """It goes on."""
