@@ -31,6 +31,7 @@ from spark_client.storage.directories import (
     parquet_of,
     publish,
     read_json,
+    sweep,
     write_json,
     write_parquet,
 )
@@ -299,7 +300,10 @@ class Channel(ABC):
 
 
 class JsonChannel(Channel):
-    """A channel whose rows travel as JSON: what JSON would alter is refused, or fails its batch."""
+    """A channel whose rows travel as JSON: what JSON would alter is refused, or fails its batch.
+
+    An epoch's rows are published in an outbox first, so that a replay sends those that the first attempt has computed.
+    """
 
     def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
         jsonrows.check(self.segment, rows)
@@ -311,6 +315,30 @@ class JsonChannel(Channel):
 
     def carried(self, rows: DataFrame) -> DataFrame:
         return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
+
+    def begun(self, sender: str, epoch: int) -> bool:
+        return self._kept(sender, epoch).is_dir()
+
+    def sweep(self, sender: str) -> None:
+        sweep(self._outbox(sender))
+
+    def publish_epoch(
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None
+    ) -> tuple[Path, DataFrame]:
+        """Publish an epoch's rows in the outbox, and return their directory and the rows that are in it."""
+        target = self._kept(sender, epoch)
+        self.publish_children(target, rows, ordinal, layout)
+        return target, self.in_files(rows.sparkSession, [target])
+
+    def before(self, sender: str, epoch: int) -> list[Path]:
+        """Return the directories of earlier epochs that the outbox has, in order."""
+        return sorted(path for path in self._outbox(sender).glob("[0-9]*") if int(path.name) < epoch)
+
+    def _kept(self, sender: str, epoch: int) -> Path:
+        return self._outbox(sender) / f"{epoch:012d}"
+
+    def _outbox(self, sender: str) -> Path:
+        return self.path / "outbox" / sender
 
 
 @dataclass(frozen=True, eq=False)

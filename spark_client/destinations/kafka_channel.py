@@ -33,7 +33,7 @@ from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
 from spark_client.plan.wakeups import WAKE_UP, beside
 from spark_client.storage import topics
-from spark_client.storage.directories import read_json, remove, sweep, write_json
+from spark_client.storage.directories import read_json, remove, write_json
 
 _EPOCH_HEADER: Final = "tracker-epoch"
 _SENT: Final = "_sent.json"
@@ -119,21 +119,12 @@ class KafkaChannel(JsonChannel):
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> Path:
-        outbox = self.path / "outbox" / sender
-        target = outbox / f"{epoch:012d}"
-        self.publish_children(target, rows, ordinal, layout)
-        published = self.in_files(rows.sparkSession, [target])
+        target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
         sending = self._sending(target, published, sender, epoch)
         if sending is not None:
             topics.write(self._records(published, sending), self.topic, self.servers, self._options)
-        self._tidy(outbox, epoch)
+        self._tidy(sender, epoch)
         return target
-
-    def begun(self, sender: str, epoch: int) -> bool:
-        return (self.path / "outbox" / sender / f"{epoch:012d}").is_dir()
-
-    def sweep(self, sender: str) -> None:
-        sweep(self.path / "outbox" / sender)
 
     def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> Sending | None:
         """Return what the epoch consists of, written down beside it; None: nothing."""
@@ -167,9 +158,9 @@ class KafkaChannel(JsonChannel):
             headers.alias("headers"),
         )
 
-    def _tidy(self, outbox: Path, epoch: int) -> None:
+    def _tidy(self, sender: str, epoch: int) -> None:
         """Remove what was sent and committed, but for the last epoch that had rows: the next one refers to it."""
-        earlier = sorted(path for path in outbox.glob("[0-9]*") if int(path.name) < epoch)
+        earlier = self.before(sender, epoch)
         last = next((path for path in reversed(earlier) if (path / _SENT).exists()), None)
         for path in earlier:
             if path != last:

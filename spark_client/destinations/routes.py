@@ -18,7 +18,7 @@ from spark_client.destinations.channel import Channel, DoubledLabelsError
 from spark_client.destinations.destination import Destination, Opening, Output
 from spark_client.errors import UsageError
 from spark_client.fronts.front import Group
-from spark_client.plan.batches import BatchId, Counted, SetAside
+from spark_client.plan.batches import BatchId, Counted, SetAside, computed_once
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
 from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet
@@ -130,15 +130,11 @@ class ChannelOutput:
         except DoubledLabelsError:
             if self._quarantine is None:
                 raise
-            rows = (
-                rows.persist()
-            )  # both parts have to be of the same rows, even if work on them does not come out alike
-            try:
-                one_each, surplus = channel.surplus(rows, self._ordinal)
+            # Both parts have to be of the same rows, even if work on them does not come out alike.
+            with computed_once(rows) as kept:
+                one_each, surplus = channel.surplus(kept, self._ordinal)
                 self._quarantine.put_doubled(batch.epoch, channel.segment, surplus)
                 path = channel.write(one_each, batch.query, batch.epoch, self._ordinal, None)
-            finally:
-                rows.unpersist()
         published = partial(channel.in_files, rows.sparkSession, [path])
         if self._probe is None:
             return {channel.segment: in_files(path, channel.layout, published)}

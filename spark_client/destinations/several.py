@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.destinations.destination import Destination, EarlyOutput, Opening, Output
-from spark_client.plan.batches import BatchId, Counted
+from spark_client.plan.batches import BatchId, Counted, computed_once
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
 
@@ -49,7 +48,7 @@ class _Outputs:
         self.reads_all = any(output.reads_all for output in outputs.values())
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
-        with _once(rows, len(self._outputs)) as shared:
+        with computed_once(rows, len(self._outputs)) as shared:
             for name, output in self._outputs.items():
                 output.write(shared, BatchId(_named(batch.query, name), batch.run, batch.epoch), layout)
         return {}
@@ -68,22 +67,9 @@ class _EarlyOutputs:
         self.takes_all = any(output.takes_all for output in outputs.values())
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
-        with _once(rows, len(self._outputs)) as shared:
+        with computed_once(rows, len(self._outputs)) as shared:
             for name, output in self._outputs.items():
                 output.write_early(shared, _named(query, name), as_of)
-
-
-@contextmanager
-def _once(rows: DataFrame, readers: int) -> Iterator[DataFrame]:
-    """Compute rows once, if several read them."""
-    if readers < 2:
-        yield rows
-        return
-    kept = rows.persist()
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
 
 
 def _named(query: str, name: str) -> str:

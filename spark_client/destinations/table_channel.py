@@ -34,7 +34,7 @@ from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.tasks import spark_schema
 from spark_client.storage.databases import Connection, check_placeholder, check_transactions, in_statement
-from spark_client.storage.directories import remove, sweep
+from spark_client.storage.directories import remove
 
 _PIECE: Final = 10_000  #: rows that a task sends, or holds, at once
 _ROW: Final = pa.schema(
@@ -146,10 +146,7 @@ class TableChannel(JsonChannel):
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> Path:
-        outbox = self.path / "outbox" / sender
-        target = outbox / f"{epoch:012d}"
-        self.publish_children(target, rows, ordinal, layout)
-        published = self.in_files(rows.sparkSession, [target])
+        target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
         if not self._store.ask("select part from {epochs} where sender = ? and epoch = ?", sender, epoch):
             own = [name for name in published.columns if name != TRACKER]
             of_lineage = [F.col(f"{TRACKER}.{name}") for name in ("label", "scope", "name")]
@@ -157,9 +154,8 @@ class TableChannel(JsonChannel):
             sent = published.select(*of_lineage, ends, jsonrows.to_json(own).alias("content"))
             pieces = sent.mapInArrow(_Sends(self._store, sender, epoch), "piece string").collect()
             self._enter(sender, epoch, [row["piece"] for row in pieces])
-        for path in outbox.glob("[0-9]*"):
-            if int(path.name) < epoch:
-                remove(path)
+        for path in self.before(sender, epoch):
+            remove(path)
         return target
 
     def _enter(self, sender: str, epoch: int, pieces: Sequence[str]) -> None:
@@ -179,12 +175,6 @@ class TableChannel(JsonChannel):
             )
             cursor.execute(left_over, (sender, epoch - 1, epoch))  # an attempt may have gone on after its epoch
             connection.commit()
-
-    def begun(self, sender: str, epoch: int) -> bool:
-        return (self.path / "outbox" / sender / f"{epoch:012d}").is_dir()
-
-    def sweep(self, sender: str) -> None:
-        sweep(self.path / "outbox" / sender)
 
     # ---------------------------------------------------------------- receiving
 

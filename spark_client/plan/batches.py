@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeAlias
 
 from pyspark.sql import DataFrame
@@ -36,3 +37,21 @@ class SetAside(Protocol):
     def put_doubled(self, epoch: int, segment: str, rows: DataFrame) -> None:
         """Keep rows of an epoch that a channel would take for copies of others."""
         ...
+
+
+@contextmanager
+def computed_once(rows: DataFrame, readers: int = 2) -> Iterator[DataFrame]:
+    """Yield rows that Spark computes once, however many read them while the context lasts.
+
+    Args:
+        rows: a batch's.
+        readers: how many there are; below two, the rows are yielded as they are.
+    """
+    if readers < 2:
+        yield rows
+        return
+    kept = rows.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Final
 
 from pyspark import inheritable_thread_target
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from spark_client.counting.batch import BatchInput, BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.batches import Counted
+from spark_client.plan.batches import Counted, computed_once
 from spark_client.release.epoch_ends import EpochEnds, RecentlyEnded, Taken, elements_of, result_of
 from spark_client.release.inbox import Inbox
 from spark_client.release.parts import RowTally
@@ -194,7 +194,7 @@ class ReleaseQuery:
         in_release = counting.in_release or not counting.by_substream
         measures = counting.grouped if in_release else {}
         labels = in_release and counting.xor_by_substream
-        with _read_once(batch_input.rows, len(self._releases)) as came:
+        with computed_once(batch_input.rows, len(self._releases)) as came:
             part, kept, self._crossing = first.write_part(came, epoch, measures, labels)
             parts = [part, *(release.write_part(came, epoch, {}, False)[0] for release in self._releases[1:])]
             groups = kept if in_release else batch_input.count()
@@ -330,16 +330,3 @@ class ReleaseQuery:
         for release, its in zip(self._releases, ends, strict=True):
             sent = {**sent, **release.write_ended(its, epoch, run, spark)}
         return sent
-
-
-@contextmanager
-def _read_once(rows: DataFrame, readers: int) -> Iterator[DataFrame]:
-    """Yield the rows, which are computed once however many read them."""
-    if readers == 1:
-        yield rows
-        return
-    kept = rows.persist()
-    try:
-        yield kept
-    finally:
-        kept.unpersist()

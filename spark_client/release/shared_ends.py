@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import named
+from spark_client.plan.batches import computed_once
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.epoch_ends import EpochEnds, missed_ends, substream_of
 from spark_client.release.parts import NONE, RowTally
@@ -96,16 +97,13 @@ class SharedEnds:
         if made is None or WHOLE not in made.columns:
             yield made
             return
-        made = made.persist()  # it is read twice
-        try:
+        with computed_once(made) as shared:
             columns = map(named, released.plan.part_schema.fieldNames())
-            part = self._state.write_carried(epoch, made.where(~F.col(WHOLE)).select(*columns))
+            part = self._state.write_carried(epoch, shared.where(~F.col(WHOLE)).select(*columns))
             groups, _ = released.rollup(part, [], labels=False)
             self._carried = part, {each: RowTally(int(values["_rows"])) for each, values in groups}
-            whole = made.where(WHOLE)
+            whole = shared.where(WHOLE)
             yield None if whole.isEmpty() else whole
-        finally:
-            made.unpersist()
 
     def settle(self, ends: EpochEnds) -> None:
         """The batch's results are written: what has ended leaves the state.

@@ -11,6 +11,7 @@ from spark_client.columns import named
 from spark_client.counting.batch import BatchResult
 from spark_client.counting.runs import Run
 from spark_client.destinations.destination import Output
+from spark_client.plan.batches import computed_once
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.release.keyed import KEY, LATE, MADE, SCOPE
 from spark_client.release.parts import RowTally
@@ -74,8 +75,7 @@ class KeyedQuery(FunctionQuery):
 
     def _written(self, batch: DataFrame, run: Run, epoch: int) -> BatchResult:
         # Once: what is written must be of the same run of the tasks as the state.
-        kept = batch.persist()
-        try:
+        with computed_once(batch) as kept:
             late = F.col(LATE).isNotNull()
             counted = kept.groupBy(late.alias(LATE), *[F.when(late, named(name)).alias(name) for name in (SCOPE, KEY)])
             numbers = counted.agg(F.count("*").alias(_ROWS)).collect()
@@ -86,8 +86,6 @@ class KeyedQuery(FunctionQuery):
                 self._set_aside(kept.where(late), too_late, epoch)
             if any(not row[LATE] for row in numbers):
                 self._output.write(results(self._keyed, kept.where(~late)), run.batch(epoch))
-        finally:
-            kept.unpersist()
         return BatchResult(set_aside={"late": sum(tally.rows for tally in too_late.values())})
 
     def _set_aside(self, rows: DataFrame, late: dict[Substream, RowTally], epoch: int) -> None:

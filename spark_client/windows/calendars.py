@@ -22,7 +22,7 @@ from spark_client.errors import UsageError
 from spark_client.windows import eventtime
 from spark_client.windows.eventtime import DAY, instant_of, is_known_zone, is_zone, midnight_of
 from spark_client.windows.lengths import Length, TimedRows
-from spark_client.windows.substreams import Windows
+from spark_client.windows.substreams import Substreams, Windows
 
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MONTHS: Final = (
@@ -238,9 +238,8 @@ class CalendarWindows(Windows):
         return {*names} - {self.substream(None, key).name for (key,) in keys if key is not None}
 
     @classmethod
-    def of_json(cls, described: Mapping[str, Any]) -> CalendarWindows:
-        common = {name: described[name] for name in ("scope", "scope_type", "zone", "time") if name in described}
-        return cls(CalendarRule(**described["calendar"]), **common)
+    def of_json(cls, described: Mapping[str, Any]) -> Substreams:
+        return super().of_json({**described, "calendar": CalendarRule(**described["calendar"])})
 
 
 def rule_of(df: DataFrame, given: Calendar, time: str, offset: int, what: str) -> CalendarRule:

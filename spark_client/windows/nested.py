@@ -29,6 +29,7 @@ from spark_client.windows.substreams import (
     Group,
     Kept,
     Substream,
+    Substreams,
     Windows,
     completeness_of,
 )
@@ -226,9 +227,8 @@ class NestedWindows(Windows):
         return merged if _LEVEL in merged.columns else merged.withColumn(_LEVEL, F.lit(self.levels[0].label))
 
     @classmethod
-    def of_json(cls, described: Mapping[str, Any]) -> NestedWindows:
-        common = {name: described[name] for name in ("scope", "scope_type", "zone", "time") if name in described}
-        return cls(tuple(map(Level.from_json, described["levels"])), **common)
+    def of_json(cls, described: Mapping[str, Any]) -> Substreams:
+        return super().of_json({**described, "levels": tuple(map(Level.from_json, described["levels"]))})
 
 
 def levels_of(df: DataFrame, given: Nested, time: str, offset: int, what: str) -> tuple[Level, ...]:

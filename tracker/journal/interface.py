@@ -48,12 +48,21 @@ class Damage:
     lost: int | None  #: how many acknowledged records are lost; None: unknown
     set_aside: str  #: where the damaged file is now; empty: it did not exist
 
+    @property
+    def loss(self) -> str:
+        """The loss in words."""
+        return "acknowledged records may be lost" if self.lost is None else f"{self.lost} acknowledged records are lost"
+
     def __str__(self) -> str:
         kept = f"; the damaged file was set aside as {self.set_aside}" if self.set_aside else ""
-        lost = "nothing acknowledged is lost" if self.lost == 0 else f"{self.lost} acknowledged records are lost"
-        if self.lost is None:
-            lost = "acknowledged records may be lost"
+        lost = "nothing acknowledged is lost" if self.lost == 0 else self.loss
         return f"{self.file}: {self.problem}, at record {self.record}: {lost}{kept}"
+
+
+def loss_of(damage: Sequence[Damage]) -> str:
+    """Return the loss of a damaged journal in words, with the damages in parentheses."""
+    found = "; ".join(f"{each.file}: {each.problem}" for each in damage)
+    return f"{damage[-1].loss} ({found})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from .interface import (
     Record,
     Recovery,
     RestoreUnfinishedError,
+    loss_of,
 )
 from .mark import Marked
 
@@ -260,11 +261,8 @@ class ReplicatedJournal(ABC):
         """Raise an error if acknowledged records are lost, and that is not accepted."""
         if accepted or all(each.lost == 0 for each in damage):
             return
-        found = "; ".join(f"{each.file}: {each.problem}" for each in damage)
-        lost = damage[-1].lost
-        what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
         raise JournalLossError(
-            f"{what} ({found}). No record was changed. Bring {self.remedy}, or start once with --accept-loss to "
+            f"{loss_of(damage)}. No record was changed. Bring {self.remedy}, or start once with --accept-loss to "
             "continue without the lost records"
         )
 

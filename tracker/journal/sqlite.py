@@ -48,6 +48,7 @@ from .interface import (
     Record,
     Recovery,
     RestoreUnfinishedError,
+    loss_of,
 )
 from .mark import Mark, Marked
 from .ownership import Ownership, standby_of_file
@@ -161,11 +162,8 @@ class SqliteJournal:
             # Closing the connection would move the write-ahead log into the file, and drop its torn part. So the
             # connection stays open until the process ends, which is soon.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        found = "; ".join(f"{each.file}: {each.problem}" for each in damage)
-        lost = damage[-1].lost
-        what = "acknowledged records may be lost" if lost is None else f"{lost} acknowledged records are lost"
         return JournalLossError(
-            f"{what} ({found}). Nothing was changed. Restore a backup (`tracker restore FILE --journal ADDRESS "
+            f"{loss_of(damage)}. Nothing was changed. Restore a backup (`tracker restore FILE --journal ADDRESS "
             "--replace`), or start once with --accept-loss to continue without the lost records; the damaged files are "
             "kept beside the journal"
         )
