@@ -199,7 +199,7 @@ class Tracking:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where the driver's metrics are served; None: no query has been started, or they are not served here."""
+        """Return where the driver's metrics are served; None: no query was started, or they are not served here."""
         return None if self._metrics_server is None else self._metrics_server.url
 
     @property
@@ -209,7 +209,7 @@ class Tracking:
 
     @property
     def source_rules(self) -> Mapping[str, Substreams]:
-        """How the rows of the sources that are declared fall into substreams, by segment."""
+        """Return how the rows of the sources that are declared fall into substreams, by segment."""
         return self._graph.rules
 
     # ---------------------------------------------------------------- declarations

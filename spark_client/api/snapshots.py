@@ -221,7 +221,7 @@ class Snapshot:
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """What is in it: the job, its deployment and graph, fronts, producers, the releases' queries, all files."""
+        """Return what is in it: the job, its deployment and graph, fronts, producers, releases' queries, all files."""
         return self._stored.manifest
 
     def state(self, spark: SparkSession, of: str | None = None, through: str | None = None) -> DataFrame:

@@ -37,7 +37,7 @@ class Starter(Protocol):
 
     @property
     def source_rules(self) -> Mapping[str, Substreams]:
-        """How the rows of the sources that are declared fall into substreams, by segment."""
+        """Return how the rows of the sources that are declared fall into substreams, by segment."""
         ...
 
     def define(self) -> None:
@@ -96,7 +96,7 @@ class TrackedWriter(QueryOptions):
 
     @property
     def sends(self) -> bool:
-        """Whether the rows go to other queries of the job."""
+        """Return whether the rows go to other queries of the job."""
         return any(to.sends for to in self._destinations.values())
 
     @property

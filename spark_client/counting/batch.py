@@ -92,12 +92,12 @@ class CountingPlan:
 
     @property
     def in_release(self) -> bool:
-        """Whether what has to be counted can be counted by the release's own aggregation."""
+        """Return whether what has to be counted can be counted by the release's own aggregation."""
         return self.aggregated and not self.stepped
 
     @property
     def by_substream(self) -> bool:
-        """Whether rows have to be counted by substream as they were received, before any step."""
+        """Return whether rows have to be counted by substream as they were received, before any step."""
         return (
             self.observed is None
             or (self.counts_all and (self.mode == "driver" or self.released))
@@ -106,12 +106,12 @@ class CountingPlan:
 
     @property
     def xor_by_substream(self) -> bool:
-        """Whether the XOR of the labels has to be counted, too."""
+        """Return whether the XOR of the labels has to be counted, too."""
         return self.xor or (self.mode == "driver" and self.received)
 
     @property
     def probes_after_steps(self) -> bool:
-        """Whether the executors count what reaches the release, instead of what the source gives.
+        """Return whether the executors count what reaches the release, instead of what the source gives.
 
         A source that is released where it is read counts so, unless its front needs all rows: as the driver does.
         """
@@ -177,7 +177,7 @@ class BatchInput:
 
     @cached_property
     def _reads_all(self) -> bool:
-        """Whether all rows are read; Spark optimizes a plan for the answer, so it is asked only where it counts."""
+        """Return whether all rows are read. Spark optimizes a plan for the answer: ask only where it counts."""
         return self._output_reads_all and (self._stepped is None or reads_whole(self._counted, self._stepped))
 
     @property
@@ -293,7 +293,7 @@ class BatchResult:
 
     @property
     def rows(self) -> dict[str, int]:
-        """How many rows the driver has counted, by what became of them."""
+        """Return how many rows the driver has counted, by what became of them."""
         received = {"received": _rows(self.groups)} if self.groups is not None else {}
         sent = {"sent": sum(map(_rows, self.sent.values()))} if self.sent else {}
         released = {"released": self.released} if self.released is not None else {}

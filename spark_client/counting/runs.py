@@ -160,12 +160,12 @@ class Run:
 
     @property
     def closed(self) -> bool:
-        """Whether the tracker knows that the query has stopped: nothing more is reported or promised."""
+        """Return whether the tracker knows that the query has stopped: nothing more is reported or promised."""
         return self._closed
 
     @property
     def owes(self) -> bool:
-        """Whether something is staged that waits for Spark's commit."""
+        """Return whether something is staged that waits for Spark's commit."""
         return bool(self._staged)
 
     def expect(self, epoch: int) -> None:

@@ -120,7 +120,7 @@ class ReaderOptions:
 
     @property
     def ordered(self) -> bool:
-        """Whether an end waits until every log is as far."""
+        """Return whether an end waits until every log is as far."""
         return self.sharded == "global"
 
     def wants(self, event: Event) -> bool:

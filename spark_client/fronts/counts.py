@@ -126,7 +126,7 @@ class LiveCounts(LiveFront):
 
     @property
     def owes(self) -> bool:
-        """Whether the tracker has not been given some counts yet."""
+        """Return whether the tracker has not been given some counts yet."""
         return bool(self._due)
 
     def take(self, due: Mapping[Substream, Count], end: int | None) -> None:

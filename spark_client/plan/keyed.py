@@ -141,7 +141,7 @@ class KeyedPlan:
 
     @property
     def rule(self) -> Substreams:
-        """How rows fall into substreams."""
+        """Return how rows fall into substreams."""
         return self.stream.input.rule
 
 

@@ -48,7 +48,7 @@ class Measure:
 
     @property
     def overflowed(self) -> Column | None:
-        """Whether it has overflowed; None: it cannot."""
+        """Return whether it has overflowed; None: it cannot."""
         check = self.aggregate.overflowed
         return None if check is None else check(*map(F.col, self.parts))
 
@@ -87,7 +87,7 @@ class ReleasePlan:
 
     @property
     def rule(self) -> Substreams:
-        """How rows fall into substreams."""
+        """Return how rows fall into substreams."""
         return self.stream.input.rule
 
     @property

@@ -53,7 +53,7 @@ class ResultFunction:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Return what errors call it."""
         function: Any = self.function
         try:
             return str(function.__name__)

@@ -40,22 +40,22 @@ class Input(Protocol):
 
     @property
     def named(self) -> bool:
-        """Whether its rows have labels that anybody can compute again."""
+        """Return whether its rows have labels that anybody can compute again."""
         ...
 
     @property
     def exact(self) -> bool:
-        """Whether a plain stream of its rows has each row once."""
+        """Return whether a plain stream of its rows has each row once."""
         ...
 
     @property
     def counted(self) -> bool:
-        """Whether all its rows are counted by substream before any step, whatever the front needs."""
+        """Return whether all its rows are counted by substream before any step, whatever the front needs."""
         ...
 
     @property
     def belonging(self) -> Belonging | None:
-        """Which of its rows belong to a substream; None: all do, their sender has seen to that."""
+        """Return which of its rows belong to a substream; None: all do, their sender has seen to that."""
         ...
 
     def rows(self, batch: DataFrame, query: str, epoch: int, woken: bool) -> DataFrame | None:

@@ -50,7 +50,7 @@ class CommittedState:
 
     @property
     def selections(self) -> list[Selection]:
-        """How to read what has not ended, and nothing else of its parts, by their paths."""
+        """Return how to read what has not ended, and nothing else of its parts, by their paths."""
         named = {part.name: part for part in self.parts}
         living: dict[Substream, list[str]] = {}
         for part in self.parts:

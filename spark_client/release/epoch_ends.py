@@ -69,17 +69,17 @@ class EpochEnds:
 
     @property
     def over(self) -> set[Substream]:
-        """What has ended at the tracker, as it knows it."""
+        """Return what has ended at the tracker, as it knows it."""
         return self.ended or self.gone
 
     @property
     def late_rows(self) -> int:
-        """How many rows came after the end."""
+        """Return how many rows came after the end."""
         return sum(tally.rows for _, tally in self.late.values())
 
     @property
     def released(self) -> set[tuple[Substream, int]]:
-        """What has results: substreams, with the numbers of their revisions."""
+        """Return what has results: substreams, with the numbers of their revisions."""
         plain = {(each, 0) for each in chain(self.whole, (each for each, _ in self.split))}
         return plain | {(revision.substream, revision.number) for revision in self.revised}
 

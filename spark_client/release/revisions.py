@@ -55,7 +55,7 @@ class Revision:
 
     @property
     def name(self) -> str:
-        """What the tracker calls it."""
+        """Return what the tracker calls it."""
         return f"{self.substream.name}#r{self.number}"
 
 

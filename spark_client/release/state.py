@@ -179,12 +179,12 @@ class PartialState:
 
     @property
     def live(self) -> dict[Substream, list[tuple[int, str]]]:
-        """What has not ended, with the parts in which each lives, as `of` gives them."""
+        """Return what has not ended, with the parts in which each lives, as `of` gives them."""
         return _living(self._parts.values())
 
     @property
     def substreams(self) -> set[Substream]:
-        """What has not ended."""
+        """Return what has not ended."""
         return {substream for part in self._parts.values() for substream in part.live}
 
     @property

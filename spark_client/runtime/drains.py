@@ -58,12 +58,12 @@ class Drains:
 
     @property
     def drained(self) -> bool:
-        """Whether a drain has come to a good end."""
+        """Return whether a drain has come to a good end."""
         return self._attempt is not None and self._attempt.reached
 
     @property
     def under_way(self) -> bool:
-        """Whether a drain has begun, and has not come to an end."""
+        """Return whether a drain has begun, and has not come to an end."""
         return self._attempt is not None and not self._attempt.ended.is_set()
 
     def watch(self) -> None:

@@ -74,17 +74,17 @@ class Gate:
 
     @property
     def paused(self) -> bool:
-        """Whether a batch would wait for `go_on`."""
+        """Return whether a batch would wait for `go_on`."""
         return self._paused
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is inside."""
+        """Return whether a batch is inside."""
         return self._inside is not None
 
     @property
     def inside(self) -> bool:
-        """Whether the caller is the batch that is inside: it cannot wait for itself."""
+        """Return whether the caller is the batch that is inside: it cannot wait for itself."""
         return self._inside == threading.get_ident()
 
     def close(self, timeout: float | None = None) -> bool:

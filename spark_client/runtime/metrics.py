@@ -246,7 +246,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str | None:
-        """Where metrics are served; None: nowhere, or not by this."""
+        """Return where metrics are served; None: nowhere, or not by this."""
         if self._server is None or self._address is None:
             return None
         host = self._address[0]

@@ -75,12 +75,12 @@ class BatchProcessor(Protocol):
 
     @property
     def outlives_its_sources(self) -> bool:
-        """Whether it has something to do when all that the query's sources have sent has ended."""
+        """Return whether it has something to do when all that the query's sources have sent has ended."""
         ...
 
     @property
     def reads_all(self) -> bool:
-        """Whether it reads all rows that it is given; else nobody knows how many."""
+        """Return whether it reads all rows that it is given; else nobody knows how many."""
         ...
 
     def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult | None:

@@ -105,12 +105,12 @@ class TrackedQuery:
 
     @property
     def only_sources(self) -> bool:
-        """Whether nothing comes to it but from sources."""
+        """Return whether nothing comes to it but from sources."""
         return all(read.front is not None for read in self.reads)
 
     @property
     def outlives_its_sources(self) -> bool:
-        """Whether it has something to do when all that its sources have sent has ended."""
+        """Return whether it has something to do when all that its sources have sent has ended."""
         return not self.fronts
 
     @property
@@ -173,7 +173,7 @@ class TrackedQuery:
 
     @property
     def followed(self) -> bool:
-        """Whether its commits are reported as they come about, and its end."""
+        """Return whether its commits are reported as they come about, and its end."""
         return self._follower is not None
 
     def follow(self, ended: Callable[[], object]) -> None:

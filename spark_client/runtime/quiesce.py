@@ -151,7 +151,7 @@ class Quiesce:
 
     @property
     def reached(self) -> bool:
-        """Whether it has come to a good end."""
+        """Return whether it has come to a good end."""
         return self.ended.is_set() and self.failure is None
 
     def begin(self) -> None:

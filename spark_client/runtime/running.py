@@ -47,7 +47,7 @@ class Running:
 
     @property
     def active(self) -> int:
-        """How many queries run."""
+        """Return how many queries run."""
         return sum(tracked.followed for tracked in self.queries)
 
     def launch(self, spark: SparkSession, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:

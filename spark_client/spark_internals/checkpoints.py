@@ -240,7 +240,7 @@ class FilesRead:
 
     @cached_property
     def _times(self) -> dict[str, int]:
-        """When each file had changed last when it was found, in milliseconds, by its real path."""
+        """Return when each file had changed last when it was found, in milliseconds, by its real path."""
         times = {}
         for checkpoint in self._checkpoints:
             for log in checkpoint.glob("sources/*"):

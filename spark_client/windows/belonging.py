@@ -63,12 +63,12 @@ class Belonging:
 
     @property
     def sets_aside(self) -> bool:
-        """Whether bad rows are set aside instead of failing the batch."""
+        """Return whether bad rows are set aside instead of failing the batch."""
         return self.on_bad_rows == "quarantine"
 
     @property
     def good(self) -> Column:
-        """Whether a row is counted under a substream: never null."""
+        """Return whether a row is counted under a substream: never null."""
         good = F.lit(True)
         for condition in self.conditions:
             good = good & condition.holds
@@ -76,7 +76,7 @@ class Belonging:
 
     @property
     def fault(self) -> Column:
-        """What is wrong with a row, as text; null: nothing."""
+        """Return what is wrong with a row, as text; null: nothing."""
         fault: Column = F.lit(None).cast("string")
         for condition in reversed(self.conditions):
             fault = F.when(F.coalesce(condition.holds, F.lit(False)), fault).otherwise(F.lit(condition.fault))
@@ -84,7 +84,7 @@ class Belonging:
 
     @property
     def number_of_bad(self) -> Column:
-        """How many rows are bad: an aggregate, null if there was no row."""
+        """Return how many rows are bad: an aggregate, null if there was no row."""
         return F.when(F.count("*") > 0, F.count_if(~self.good))
 
     def guarded(self, value: Column) -> Column:

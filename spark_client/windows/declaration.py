@@ -55,7 +55,7 @@ class Declaration:
 
     @property
     def plain(self) -> bool:
-        """Whether the scope and the time, or the name, are columns of the rows as they are."""
+        """Return whether the scope and the time, or the name, are columns of the rows as they are."""
         return all(is_plain(self.df, each) for each in (self.scope_given, self.given) if each is not None)
 
     @property

@@ -211,7 +211,7 @@ class Substreams(ABC):
 
     @property
     def zoned(self) -> bool:
-        """Whether each row has windows in a time zone of its own."""
+        """Return whether each row has windows in a time zone of its own."""
         return False
 
     # ---------------------------------------------------------------- of rows
@@ -280,7 +280,7 @@ class Substreams(ABC):
 
     @property
     def reach(self) -> int:
-        """How far from a time the substreams that it belongs to begin and end, at most: in microseconds."""
+        """Return how far from a time the substreams that it belongs to begin and end, at most: in microseconds."""
         return 0
 
     def micros(self, time: Column) -> Column:
@@ -363,7 +363,7 @@ class Substreams(ABC):
     @property
     @abstractmethod
     def example(self) -> str:
-        """What its substreams are, with an example if they are all alike, for messages."""
+        """Return what its substreams are, with an example if they are all alike, for messages."""
 
     @abstractmethod
     def bounds(self, substream: Substream) -> tuple[datetime | None, datetime | None]:
@@ -382,7 +382,7 @@ class Substreams(ABC):
 
     @property
     def keyed_by(self) -> str:
-        """What of a row its key is made of, for messages."""
+        """Return what of a row its key is made of, for messages."""
         return self.labelled
 
     @property
@@ -548,7 +548,7 @@ class Windows(Substreams):
 
     @property
     def by_day(self) -> bool:
-        """Whether a day lies in one window, on whose clock it is the same everywhere."""
+        """Return whether a day lies in one window, on whose clock it is the same everywhere."""
         return False
 
     def when_of(self, value: Any, where: str) -> Any:

@@ -50,7 +50,7 @@ class Header:
 
     @property
     def made_at(self) -> datetime:
-        """When it was made."""
+        """Return when it was made."""
         return datetime.fromisoformat(self.made.replace("Z", "+00:00"))
 
 

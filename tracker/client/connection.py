@@ -147,12 +147,12 @@ class Connection:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a file of its certificates has changed since it was made: then new connections need the new one."""
+        """Return whether a file of its certificates has changed since: then new connections need the new one."""
         return self.credentials.uses_tls and self.credentials.stamp() != self._stamp
 
     @property
     def is_made(self) -> bool:
-        """Whether a server holds it now. This is for errors: gRPC starts a thread to tell."""
+        """Return whether a server holds it now. This is for errors: gRPC starts a thread to tell."""
         if self.pid != os.getpid():
             return False
         states: SimpleQueue[grpc.ChannelConnectivity] = SimpleQueue()

@@ -93,7 +93,7 @@ class Credentials:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether connections to other machines use TLS."""
+        """Return whether connections to other machines use TLS."""
         return bool(self.ca or self.cert)
 
     def transport(self, address: str) -> grpc.ChannelCredentials | None:

@@ -59,12 +59,12 @@ class Routing:
 
     @property
     def credentials(self) -> Credentials:
-        """What the client shows to the tracker."""
+        """Return what the client shows to the tracker."""
         return self._credentials
 
     @property
     def metrics(self) -> CollectorRegistry | None:
-        """Where the client counts."""
+        """Return where the client counts."""
         return self._metrics
 
     def _only(self, call: str) -> Calls:

@@ -39,7 +39,7 @@ class Reported(Shown):
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to do: false for PARTIAL_DUPLICATE only."""
+        """Return whether there is nothing left to do: false for PARTIAL_DUPLICATE only."""
         return self.outcome is not Outcome.PARTIAL_DUPLICATE
 
 

@@ -158,7 +158,7 @@ class SegmentStatus(Shown):
 
     @property
     def missing(self) -> int:
-        """How many of the expected elements were not sent yet."""
+        """Return how many of the expected elements were not sent yet."""
         return max(0, (self.expected or 0) - self.sent)
 
 

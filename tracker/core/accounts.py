@@ -92,7 +92,7 @@ class Changes:
 
     @property
     def pending(self) -> bool:
-        """Whether there are rows to look at."""
+        """Return whether there are rows to look at."""
         return bool(self._rows)
 
     def pop_rows(self) -> Rows:
@@ -151,7 +151,7 @@ class Accounts:
 
     @property
     def staged(self) -> int:
-        """How many rows are only named: their epochs are staged, or what named them was late."""
+        """Return how many rows are only named: their epochs are staged, or what named them was late."""
         return self.life.named - self.life.open - self.life.ended
 
     @property
@@ -161,12 +161,12 @@ class Accounts:
 
     @property
     def open(self) -> int:
-        """How many substreams are known and have not ended on every segment."""
+        """Return how many substreams are known and have not ended on every segment."""
         return self.life.open
 
     @property
     def ended(self) -> int:
-        """How many substreams have, and are remembered."""
+        """Return how many substreams have, and are remembered."""
         return self.life.ended
 
     # ------------------------------------------------------------ ids, names, rows

@@ -228,7 +228,7 @@ class Cells:
 
     @property
     def in_flight(self) -> int:
-        """How many elements of open rows were sent and not received, over all their cells."""
+        """Return how many elements of open rows were sent and not received, over all their cells."""
         return self._balance + self._surplus
 
     def write_off(self, rows: Rows) -> None:

@@ -25,25 +25,25 @@ class DrainRecord:
 
     @property
     def under_way(self) -> bool:
-        """Whether the drain is neither done nor cancelled; one that timed out goes on."""
+        """Return whether the drain is neither done nor cancelled; one that timed out goes on."""
         return self.state in UNDER_WAY
 
     @property
     def finishes(self) -> bool:
-        """Whether it is under way, and a front that finishes now does so for it."""
+        """Return whether it is under way, and a front that finishes now does so for it."""
         return self.under_way and self.mode is DrainMode.FINISH
 
     @property
     def finished(self) -> bool:
-        """Whether it is done, and the job starts afresh with its next deployment."""
+        """Return whether it is done, and the job starts afresh with its next deployment."""
         return self.state is DrainState.DRAINED and self.mode is DrainMode.FINISH
 
     @property
     def hands_over(self) -> bool:
-        """Whether the deployment stops, or has stopped, for the next one to go on with what is open."""
+        """Return whether the deployment stops, or has stopped, for the next one to go on with what is open."""
         return self.mode is DrainMode.HAND_OVER and (self.under_way or self.state is DrainState.DRAINED)
 
     @property
     def handed_over(self) -> bool:
-        """Whether the next deployment goes on with what is open."""
+        """Return whether the next deployment goes on with what is open."""
         return self.state is DrainState.DRAINED and self.mode is DrainMode.HAND_OVER

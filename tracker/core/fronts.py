@@ -180,7 +180,7 @@ class FrontGroup:
 
     @property
     def has_idle(self) -> bool:
-        """Whether any front is idle."""
+        """Return whether any front is idle."""
         return any(front.idle for front in self.members)
 
     def changed(self) -> None:
@@ -307,7 +307,7 @@ class Fronts:
 
     @property
     def has_committed_watermark(self) -> bool:
-        """Whether any scope has one; it outlives the fronts."""
+        """Return whether any scope has one; it outlives the fronts."""
         return any(group.committed_watermarks for group in self.groups)
 
     def lowest_committed_watermark(self, scope: str) -> int:

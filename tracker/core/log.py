@@ -211,7 +211,7 @@ class EventLog:
 
     @property
     def kept(self) -> int:
-        """How many events are kept."""
+        """Return how many events are kept."""
         return len(self._events) - self._passed + len(self.retained)
 
     def append(self, at: int, deployment: str, body: Body) -> None:

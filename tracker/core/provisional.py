@@ -193,7 +193,7 @@ class Provisional:
             self._closing.look_at(expectations.among(entries.rows))
 
     def _withdraw_numbers(self, origin: Origin, id_: int, now: int) -> None:
-        """Where the substream has ended, its numbers stay."""
+        """Withdraw the numbers of an origin, but for those of a substream that has ended."""
         row = self._accounts.row_of(id_)
         for key, given in list(self.numbers.get(id_, {}).items()):
             if all(by != origin for by, _ in given):

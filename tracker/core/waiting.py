@@ -107,7 +107,7 @@ class Waiting:
 
     @property
     def drains(self) -> bool:
-        """Whether a front has finished in the drain under way."""
+        """Return whether a front has finished in the drain under way."""
         return any(front.drained_in for front in self._fronts)
 
     def cut_short(self, row: int, segment: int) -> bool:

@@ -80,7 +80,7 @@ class Recovery:
 
     @property
     def tail_lost(self) -> bool:
-        """Whether acknowledged records are lost, or could be."""
+        """Return whether acknowledged records are lost, or could be."""
         return any(damage.lost != 0 for damage in self.damage)
 
 
@@ -136,11 +136,11 @@ class Journal(Protocol):
 
     @property
     def instant(self) -> bool:
-        """Whether `append` returns at once, so that it may be called on an event loop."""
+        """Return whether `append` returns at once, so that it may be called on an event loop."""
 
     @property
     def exclusive(self) -> bool:
-        """Whether no other process can own the journal while this one lives, even if this one sleeps."""
+        """Return whether no other process can own the journal while this one lives, even if this one sleeps."""
 
     def confirm(self) -> None:
         """Make sure that this process owned the journal at some moment since the call began. May be called in a thread.
@@ -233,7 +233,7 @@ class Following(Protocol):
 
     @property
     def place(self) -> Place:
-        """What was returned so far."""
+        """Return what was returned so far."""
 
     def records(self) -> Iterator[tuple[int, Record]]:
         """Return the records that were written since and may be replayed, with their numbers.

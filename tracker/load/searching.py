@@ -28,7 +28,7 @@ class Step:
 
     @property
     def only_slow(self) -> bool:
-        """Whether the run failed only because answers were slow: all was right, and no backlog grew."""
+        """Return whether the run failed only because answers were slow: all was right, and no backlog grew."""
         return bool(self.failed) and self.result.verdict.right and not self.result.backlog_grew
 
 

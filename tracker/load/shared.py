@@ -92,7 +92,7 @@ class SharedCounters:
 
     @property
     def start(self) -> float:
-        """When the plan begins; 0: not known yet."""
+        """Return when the plan begins; 0: not known yet."""
         return float(self._moments[_START])
 
     @start.setter
@@ -101,7 +101,7 @@ class SharedCounters:
 
     @property
     def stopped(self) -> bool:
-        """Whether all processes have to stop."""
+        """Return whether all processes have to stop."""
         return bool(self._moments[_STOP])
 
     def stop(self) -> None:

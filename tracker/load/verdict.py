@@ -29,7 +29,7 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether all reports were sent and answered, and exactly the expected ends came."""
+        """Return whether all reports were sent and answered, and exactly the expected ends came."""
         return not self.faults and not self.unanswered
 
 

@@ -44,12 +44,12 @@ class Supervisor:
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """What is wrong, by rule, of those that do not work now."""
+        """Return what is wrong, by rule, of those that do not work now."""
         return {name: text for name, text in list(self._failures.items()) if text}
 
     @property
     def rules(self) -> int:
-        """How many rules are at work."""
+        """Return how many rules are at work."""
         return len(self._running)
 
     def start(self) -> None:

@@ -40,7 +40,7 @@ class Streams:
 
     @property
     def full(self) -> bool:
-        """Whether there may be no more."""
+        """Return whether there may be no more."""
         return len(self._tasks) >= self._most
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ class Guard:
 
     @property
     def is_open(self) -> bool:
-        """Whether it lets anybody do anything."""
+        """Return whether it lets anybody do anything."""
         return self._path is None and not self._certificates
 
     # ---------------------------------------------------------------- callers

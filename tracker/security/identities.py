@@ -107,7 +107,7 @@ class Identity:
 
     @property
     def sees_all(self) -> bool:
-        """Whether one of its patterns matches every name."""
+        """Return whether one of its patterns matches every name."""
         return "*" in self.jobs
 
     def check_scope(self, call: str, needed: Scope | None) -> None:

@@ -74,7 +74,7 @@ class Security:
 
     @cached_property
     def guard(self) -> Guard:
-        """Who may call.
+        """Return who may call.
 
         Raises:
             ValueError: the tokens file cannot be used.

@@ -80,7 +80,7 @@ class Intake:
 
     @property
     def calls(self) -> int:
-        """How many counted calls are under way."""
+        """Return how many counted calls are under way."""
         return self._calls
 
     # ---------------------------------------------------------------- receiving

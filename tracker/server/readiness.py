@@ -28,7 +28,7 @@ class Readiness:
 
     @property
     def is_standby(self) -> bool:
-        """Whether the server waits while another one has the journal."""
+        """Return whether the server waits while another one has the journal."""
         return self._reason == _STANDBY
 
     def recovering(self) -> None:

@@ -99,7 +99,7 @@ class ReplayableState:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a server has started on it."""
+        """Return whether a server has started on it."""
         return self._tracker is not None
 
     def renew_logs(self) -> None:

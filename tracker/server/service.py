@@ -331,7 +331,7 @@ class Service:
 
     @property
     def under_way(self) -> tuple[int, int]:
-        """How many calls are under way beside watches and waits, and how many streams of reports."""
+        """Return how many calls are under way beside watches and waits, and how many streams of reports."""
         return self._intake.calls, len(self._report_streams)
 
     def stop(self) -> None:

@@ -99,7 +99,7 @@ class Readers:
 
     @property
     def waits(self) -> int:
-        """How many callers await one end."""
+        """Return how many callers await one end."""
         return self._count - len(self.watches)
 
     async def ask(self, job: str, work: Callable[[], _T], weight: Callable[[], int] = lambda: 0) -> _T:

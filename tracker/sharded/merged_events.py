@@ -73,7 +73,7 @@ class _Shard:
 
     @property
     def finished(self) -> bool:
-        """Whether it is drained, and ends nothing any more before times start from scratch."""
+        """Return whether it is drained, and ends nothing any more before times start from scratch."""
         return any(isinstance(event.kind, Drained) and _finishes(event.kind) for event in self.together[Drained])
 
 
@@ -167,7 +167,7 @@ class Merge:
 
     @property
     def wants_graph(self) -> bool:
-        """Whether ends may wait on a segment that the deployment after a hand-over does not have: set `graph`."""
+        """Return whether ends may wait on a segment that a deployment after a hand-over does not have: set `graph`."""
         return self._ordered and bool(self.handed_over) and self.graph is None
 
     def _numbers(self, shard: int) -> Iterator[int]:

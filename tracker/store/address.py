@@ -59,7 +59,7 @@ class StoreAddress:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the connection to the store is."""
+        """Return whether the connection to the store is."""
         return self.scheme != "file" and not self.endpoint.startswith("http:")
 
     @classmethod

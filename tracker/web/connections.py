@@ -111,7 +111,7 @@ class Connection(H11Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a whole request is here and its answer is under way."""
+        """Return whether a whole request is here and its answer is under way."""
         return self._answers() and self._is_whole
 
     def _answers(self) -> bool:

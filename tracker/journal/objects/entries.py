@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def is_claim(self) -> bool:
-        """Whether it is a claim."""
+        """Return whether it is a claim."""
         return self.term == self.position
 
     @property

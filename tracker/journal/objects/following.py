@@ -47,7 +47,7 @@ class ObjectsFollowing:
 
     @property
     def place(self) -> Place:
-        """What was returned so far."""
+        """Return what was returned so far."""
         return self._held_back.place
 
     def records(self) -> Iterator[tuple[int, Record]]:

@@ -152,7 +152,7 @@ class Log:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether this tracker has appended nothing yet."""
+        """Return whether this tracker has appended nothing yet."""
         return self._end == self.term
 
     def append(self, records: Sequence[Record]) -> int:
