@@ -1,7 +1,7 @@
 # The images, of one source. docs/howto/deploy.md leads through running them.
 #   the tracker: its server, its relay and its command line:  docker build -t substream-tracker .
 #   Spark with the tracker's client, for deploy/spark/job.py: docker build --target spark -t substream-tracker-spark .
-# Check: make image-check   (builds them and runs them; the chapter "What was checked" says how)
+# Check: python -m scripts.image_check   (builds them and runs them; the chapter "What was checked" says how)
 
 # All stages are of one Debian, since the environments' Python is Debian's.
 FROM debian:trixie-slim AS base

@@ -14,12 +14,12 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py --ignore=benchmarks/exactness/programs $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install doctor demo demo-delays demo-kafka demo-state test test-thorough test-all test-fast test-spark test-slow test-bounds test-oldest test-matrix bench exactness exactness-peers load papers jars chaos checker chart-check dashboards image image-check dist-check sbom release-check workflows-check mutants lint types proto proto-check docs-check site format integrations clean check
+.PHONY: help help-all install doctor demo demo-delays demo-kafka demo-state test test-thorough test-all test-fast test-spark test-slow test-bounds test-oldest exactness-peers jars image lint types proto proto-check docs-check site format integrations clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-help-all: ## the other targets, too
+help-all: ## the other targets, too; rare programs are modules: `python -m tests.chaos`, `benchmarks`, `scripts.…` (CONTRIBUTING.md)
 	@grep -hE '^[a-z-]+:.*#[#-] ' $(MAKEFILE_LIST) | sed -E 's/:.*#[#-] /\t/' | expand -t 16
 
 install: $(STAMP) ## make .venv with everything
@@ -107,15 +107,6 @@ OLDEST ?= /usr/bin/python3
 test-oldest: $(STAMP) .cache/oldest/.installed #- what needs no Spark query, on the system's own Python; OLDEST=PATH: on another one
 	@.cache/oldest/bin/python -m pytest $(PARALLEL) tests/core tests/upgrade tests/store tests/journal tests/spark/test_unpacking.py -m "not slow"
 
-test-matrix: $(STAMP) #- Spark's private interfaces, and some Spark tests, on every supported Spark; ARGS="4.1"
-	@$(BIN)/python scripts/test_matrix.py $(ARGS)
-
-bench: $(STAMP) ## entries per second and notification latency; ARGS="--quick"
-	@$(BIN)/python -m benchmarks $(ARGS)
-
-exactness: $(STAMP) #- what windows hold in Spark, with and without the tracker, and in other engines; ARGS="--engines spark,ours --quick"
-	@$(BIN)/python -m benchmarks.exactness $(ARGS)
-
 EXACTNESS := flink beam bytewax
 $(EXACTNESS:%=.cache/exactness/%/.installed): .cache/exactness/%/.installed: requirements/exactness-%.txt
 	@test -x .cache/exactness/$*/bin/python || $(PYTHON) -m venv .cache/exactness/$*
@@ -123,50 +114,14 @@ $(EXACTNESS:%=.cache/exactness/%/.installed): .cache/exactness/%/.installed: req
 	@.cache/exactness/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-exactness-peers: $(EXACTNESS:%=.cache/exactness/%/.installed) #- the other engines of `make exactness` (2 GB in .cache)
+exactness-peers: $(EXACTNESS:%=.cache/exactness/%/.installed) #- the other engines of `python -m benchmarks.exactness` (2 GB in .cache)
 	@bash scripts/fetch_jars.sh broker flink streams >/dev/null
-
-load: $(STAMP) ## a few seconds of load on a tracker, with every end checked
-	@$(BIN)/tracker load smoke --start
-
-chaos: $(STAMP) ## kill everything at random while a job runs, and hold the result against a batch; ARGS="--kills 200"
-	@$(BIN)/python -m tests.chaos $(ARGS)
 
 image: ## build the container image with ENGINE (docker), and name it IMAGE
 	@$(ENGINE) build --tag $(IMAGE) .
 
-failover: $(STAMP) #- how long clients are without service when the leader is lost, as a table; ARGS="--faults 300"
-	@$(BIN)/python -m tests.checker.takeovers $(ARGS)
-
-checker: $(STAMP) ## let everything fail under two trackers while clients work, and judge what they saw; ARGS="--minutes 60 --seed 7"
-	@$(BIN)/python -m tests.checker $(ARGS)
-
-image-check: #- build the Dockerfile's image, run it and check it; as root, with podman and buildah; ARGS="--pull"
-	@$(PYTHON) -m scripts.image_check $(ARGS)
-
-chart-check: $(STAMP) #- render the Helm chart with each of its sets of values and validate it, and deploy/compose.yaml
-	@$(BIN)/python -m scripts.chart_check $(ARGS)
-
-dist-check: #- build sdist and wheel, and try each extra in an environment of its own; ARGS="server spark"
-	@$(PYTHON) -m scripts.release.dist_check $(ARGS)
-
-sbom: #- list what each extra is made of, as CycloneDX, in dist/
-	@$(PYTHON) -m scripts.release.sbom
-
-release-check: #- the version is the same everywhere, TAG is its tag, and the changelog has nothing unreleased
-	@$(PYTHON) -m scripts.release.versions --tag "$(TAG)"
-
-workflows-check: #- lint the host's workflows with actionlint and zizmor
-	@$(PYTHON) -m scripts.release.workflows
-
 jars: #- fetch Kafka's broker and connector, once
 	@bash scripts/fetch_jars.sh
-
-papers: $(STAMP) #- the papers' experiments: messages, bytes and delays, against punctuations
-	@$(BIN)/python -m experiments.traffic --plots docs/images
-
-mutants: $(STAMP) #- change the code in one place after the other, and list what no test notices; ARGS="--area core"
-	@$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(STAMP) #- ruff, the protobuf lint, and Prometheus' own check of the alerts
 	@$(BIN)/ruff check .
@@ -174,9 +129,6 @@ lint: $(STAMP) #- ruff, the protobuf lint, and Prometheus' own check of the aler
 	@$(BIN)/buf lint proto
 	@if command -v promtool >/dev/null; then cd deploy/prometheus && promtool check config prometheus.yml >/dev/null; \
 	  else echo "deploy/prometheus is not checked: promtool is missing (apt-get install prometheus)"; fi
-
-dashboards: $(STAMP) #- write Grafana's dashboards, deploy/grafana/dashboards, from scripts/dashboards
-	@$(BIN)/python -m scripts.dashboards $(ARGS)
 
 format: $(STAMP) #- rewrite the code as the linter wants it
 	@$(BIN)/ruff check --fix .

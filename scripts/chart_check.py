@@ -1,12 +1,12 @@
-"""Renders the Helm chart with every set of values in its folder `ci`, and checks what comes out: `make chart-check`.
+"""Renders the Helm chart with every set of values in its folder `ci`, and checks what comes out.
 
 kubeconform holds each resource against Kubernetes' schemas, strictly: a field that it does not know is an error.
 The alerts and dashboards in the chart have to be those of deploy/prometheus and deploy/grafana. deploy/compose.yaml is
 read by the Compose specification's own loader. The tools are Go modules, installed once.
 Exit status: 0 everything is valid; 1 something is not; 2 a tool is missing.
 
-    make chart-check                          # prints what it renders and checks
-    make chart-check ARGS="--print shards"    # prints the resources of ci/shards-values.yaml
+    python -m scripts.chart_check                   # prints what it renders and checks
+    python -m scripts.chart_check --print shards    # prints the resources of ci/shards-values.yaml
 """
 
 from __future__ import annotations

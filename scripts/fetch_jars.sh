@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Brings sets of jars into .cache/jars, once; needs no network afterwards. Usage: fetch_jars.sh [SET…]
-# The sets are in scripts/jars: a Kafka broker and Spark's Kafka connector (about 60 MB), which come if none is named, and
-# an object store (60 MB).
+# The sets are in scripts/jars. A Kafka broker and Spark's Kafka connector (about 60 MB), and Delta with Iceberg (70 MB),
+# come if none is named; an object store (60 MB) is one more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=.cache/jars
 sudo=""
 sets=("${@:-broker}")
-[ $# != 0 ] || sets+=(connector)
+[ $# != 0 ] || sets+=(connector lake)
 [ "$(id -u)" = 0 ] || sudo="sudo "
 
 for set in "${sets[@]}"; do

@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".cache" / "matrix"
 #: The last maintenance release of each that is published; pyproject.toml has the range.
-RELEASES = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
+RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 #: What Spark's Python package brings itself.
 OF_SPARK = re.compile(r"(pyspark|py4j)==")
 EXTRAS = ("cli", "server", "spark")

@@ -22,7 +22,7 @@ def main() -> int:
         if not arguments.check:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            print(f"{path} is not up to date: make dashboards", file=sys.stderr)
+            print(f"{path} is not up to date: python -m scripts.dashboards", file=sys.stderr)
             status = 1
     return status
 

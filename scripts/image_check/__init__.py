@@ -1,1 +1,1 @@
-"""`make image-check`: builds the images by the Dockerfile's own steps, and runs them."""
+"""`python -m scripts.image_check`: builds the images by the Dockerfile's own steps, and runs them."""

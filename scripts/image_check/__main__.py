@@ -1,8 +1,8 @@
 """Builds the image by the Dockerfile's own steps, runs it, and checks what docs/howto/deploy.md promises of it.
 
-    make image-check                       # or: sudo python3 -m scripts.image_check
-    make image-check ARGS="--pull"         # the base image from a registry
-    make image-check ARGS="--spark"        # the image of the Spark job, too: half an hour, 3 GB
+    python -m scripts.image_check                # with sudo: it needs root
+    python -m scripts.image_check --pull         # the base image from a registry
+    python -m scripts.image_check --spark        # the image of the Spark job, too: half an hour, 3 GB
 
 buildah carries out the Dockerfile, and podman runs the result, as any engine would: as the image's user, with a
 read-only root file system, without capabilities and without a network. Inside, a program reports, and sees its
@@ -63,7 +63,7 @@ def main() -> int:
         print(f"image-check: {', '.join(missing)} missing: apt-get install {' '.join(missing)}", file=sys.stderr)
         return 2
     if os.geteuid():
-        print("image-check: debootstrap and buildah need root: sudo make image-check", file=sys.stderr)
+        print("image-check: debootstrap and buildah need root: sudo python3 -m scripts.image_check", file=sys.stderr)
         return 2
     if INSIDE not in os.environ:  # mounts that the engines make end with this process
         os.environ[INSIDE] = "1"

@@ -1,7 +1,7 @@
-"""Builds the distributions, and tries each extra where nothing else of this project is: `make dist-check`.
+"""Builds the distributions, and tries each extra where nothing else of this project is.
 
-    make dist-check                     # all
-    make dist-check ARGS="server spark" # only these extras; `base` is the package without any
+    python -m scripts.release.dist_check              # all
+    python -m scripts.release.dist_check server spark # only these extras; `base` is the package without any
 
 1. The sdist is built from the files that git has, and the wheel from the sdist; both are left in `dist/`. twine checks
    their metadata; the wheel has every module and data file that git has, and nothing else.
@@ -163,6 +163,27 @@ class Checks:
         with running(installed, self._home) as server:
             shown = self._tracker(installed, "jobs", "--server", server.address)
             expect("dist-server" in shown, True, "after a start, the state is there")
+        self._dev(installed)
+
+    def _dev(self, installed: Environment) -> None:
+        """`tracker dev`, started as `uvx --from …` does, prints what reaches it."""
+        command = [
+            str(installed.home / "bin" / "tracker"),
+            "dev",
+            "--listen",
+            "127.0.0.1:0",
+            "--metrics",
+            "127.0.0.1:0",
+        ]
+        with subprocess.Popen(command, cwd=self._home, env=environment(), stdout=subprocess.PIPE, text=True) as dev:
+            assert dev.stdout is not None
+            shown = list(iter(dev.stdout.readline, "  Ctrl-C stops everything.\n"))
+            (client,) = [line.strip() for line in shown if "TrackerClient(" in line]
+            program = f"import tracker.client\n{client}\nwhile not client.jobs(): pass\nprint(client.jobs())"
+            done = installed.run("-c", program, directory=self._home)
+            expect(done.stdout, "['example']\n", "`tracker dev` has its example job, and prints what reaches it")
+            dev.send_signal(signal.SIGINT)
+        expect(dev.returncode, 0, "it stops with 0 after Ctrl-C")
 
     def load(self) -> None:
         """The load drives a server that is installed elsewhere."""

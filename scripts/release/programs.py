@@ -1,4 +1,4 @@
-"""Programs that run in the environments of `make dist-check`, far from the source tree."""
+"""Programs that run in the environments of `python -m scripts.release.dist_check`, far from the source tree."""
 
 from __future__ import annotations
 

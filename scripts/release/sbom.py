@@ -1,7 +1,7 @@
-"""Lists what an installation is made of, as CycloneDX documents in `dist/`: `make sbom`.
+"""Lists what an installation is made of, as CycloneDX documents in `dist/`.
 
 There is one document for each extra that is installed for itself: the base package, `server` (which the container image
-has, too), `load` and `spark`. Each is made from a fresh environment with the wheel that `make dist-check` has left,
+has, too), `load` and `spark`. Each is made from a fresh environment with the wheel that `dist_check` has left,
 validated against CycloneDX's schema, and compared with what pip finds in that environment. Exit status: 0 done; 1
 something is wrong.
 """

@@ -1,4 +1,4 @@
-"""Lints the host's workflows: `make workflows-check`.
+"""Lints the host's workflows: `python -m scripts.release.workflows`.
 
 actionlint checks their syntax and expressions; zizmor looks for what an attacker could use, without asking the host.
 Neither runs a workflow. Exit status: 0 nothing was found; 1 something was; 2 a tool is missing.

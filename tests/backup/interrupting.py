@@ -1,8 +1,9 @@
-"""A program that restores a backup over a journal, is killed at every step in turn, and shows what a tracker finds.
+"""A program that moves states between journals, is killed at every step in turn, and shows what a tracker finds.
 
-    python -m tests.backup.interrupting DIRECTORY file|objects|REDIS_PORT
+    python -m tests.backup.interrupting DIRECTORY file|objects|REDIS_PORT restore|import
 
-The program prints a line for each step: what was about to be done, and the jobs of the journal, or the refusal.
+The program prints a line for each step: what was about to be done, and the jobs of the journal, or the refusal, after
+the kill and once the command was repeated. An import has both for the journal that it moves, too.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def found(where: str) -> str:
     """Return the jobs that a tracker would serve, or why none starts."""
     try:
         with closing(open_journal(where)) as journal:
-            state, _ = recover(journal, 1, 3)
+            state = recover(journal, 1, 3).state
             return f"serves {state.tracker.jobs()}"
     except JournalError as error:
         return f"refuses: {error}"
@@ -104,8 +105,8 @@ def _count_steps(step: int, marker: str, last: Callable[[str], object]) -> None:
     redis.connection.AbstractConnection.send_packed_command = send_packed_command  # type: ignore[assignment]
 
 
-def play(directory: Path, kind: str) -> None:
-    """Kill at each step until there is none left."""
+def play_restore(directory: Path, kind: str) -> None:
+    """Kill a restore over a journal at each step until there is none left."""
     backup = str(directory / "backup")
     make(f"sqlite:{directory}/other.db", "new")
     _done(["backup", backup, "--journal", f"sqlite:{directory}/other.db"])
@@ -113,10 +114,7 @@ def play(directory: Path, kind: str) -> None:
     while going:
         step += 1
         (directory / f"j{step}").mkdir()
-        where = {
-            "file": f"sqlite:{directory}/j{step}/tracker.db",
-            "objects": f"file://{directory}/j{step}/journal?marks={directory}/j{step}/marks&lease=1",
-        }.get(kind, f"redis://127.0.0.1:{kind}/0?prefix=j{step}&lease=1&durability=memory")
+        where = journal_of(directory, kind, step)
         restore = ["restore", backup, "--journal", where]
         make(where, "old")
         restore.append("--replace")
@@ -129,6 +127,30 @@ def play(directory: Path, kind: str) -> None:
         print(f"{step}\t{what}\t{first}\t{again}", flush=True)
 
 
+def play_import(directory: Path, kind: str) -> None:
+    """Kill an import into an empty journal at each step until there is none left."""
+    step, going = 0, True
+    while going:
+        step += 1
+        (directory / f"j{step}").mkdir()
+        where, into = f"file://{directory}/j{step}/driver?lease=1", journal_of(directory, kind, step)
+        make(where, "shop")
+        moved = partial(_done, ["import", where, "--into", into, "--moved-to", "tracker:7654"])
+        going, what = in_child(moved, step, f"j{step}")
+        first = [in_child(partial(found, each))[1] for each in (where, into)]
+        in_child(moved)
+        again = [in_child(partial(found, each))[1] for each in (where, into)]
+        print("\t".join([str(step), what, *first, *again]), flush=True)
+
+
+def journal_of(directory: Path, kind: str, step: int) -> str:
+    """Return the address of a step's own journal."""
+    return {
+        "file": f"sqlite:{directory}/j{step}/tracker.db",
+        "objects": f"file://{directory}/j{step}/journal?marks={directory}/j{step}/marks&lease=1",
+    }.get(kind, f"redis://127.0.0.1:{kind}/0?prefix=j{step}&lease=1&durability=memory")
+
+
 def _done(command: list[str]) -> str:
     with redirect_stdout(sys.stderr):
         assert main(command) == 0
@@ -136,4 +158,4 @@ def _done(command: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    play(Path(sys.argv[1]), sys.argv[2])
+    {"restore": play_restore, "import": play_import}[sys.argv[3]](Path(sys.argv[1]), sys.argv[2])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.client.processes import TRACKER, Server
 from tests.journal.redis_server import PROGRAM, RedisServer, needs_redis
@@ -96,16 +98,61 @@ def test_a_journal_that_ended_with_its_backup_moves_without_anybody_noticing(
         start(client)
         send(client, 1)
         log = client.job("flights").log_id
-        assert "leave out --journal" in run("backup", backup, "--journal", tracker.journal, "--final", status=1)
+        assert "leave out --journal" in run("backup", backup, "--journal", tracker.journal, status=1)
+        assert "Stop that tracker first" in run("backup", backup, "--journal", tracker.journal, "--final", status=1)
         tracker.stop()
         run("backup", backup, "--journal", tracker.journal, "--final")
         run("backup", backup, "--journal", tracker.journal, "--final")  # as often as needed
-        assert "Start the tracker on the journal to which it was restored" in refusal_to_serve(tracker.journal)
+        assert "Start the tracker on the journal to which it was moved" in refusal_to_serve(tracker.journal)
         run("restore", backup, "--journal", elsewhere, "--same-log")
         tracker.journal = elsewhere
         tracker.start()
         send(client, 2)
         assert (in_flight(client), client.job("flights").log_id) == (2, log)
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["whole", "damaged"])
+def test_a_journal_that_went_on_is_never_set_back_in_silence(
+    tracker: Server, elsewhere: str, tmp_path: Path, damaged: bool
+) -> None:
+    backup = str(tmp_path / "backup")
+    again = ("restore", backup, "--journal", elsewhere, "--replace")
+    with TrackerClient(tracker.address) as client:
+        start(client)
+        log = client.job("flights").log_id
+        tracker.stop()
+        run("backup", backup, "--journal", tracker.journal, "--final")
+        for where in (tracker.journal, elsewhere, elsewhere):  # to the place where it was, or twice: nothing is lost
+            run("restore", backup, "--journal", where, "--replace", "--same-log")
+        tracker.journal = elsewhere
+        tracker.start()
+        send(client, 1)
+        assert "is in use by" in run(*again, "--same-log", status=1)
+        tracker.kill()
+        if damaged:
+            lose_the_end(elsewhere)
+        refused = run(*again, "--same-log", status=1)
+        assert ("may have gone on" if damaged else "has gone on") in refused
+        assert "Leave out --same-log" in refused
+        if not damaged:
+            tracker.start()
+            assert (in_flight(client), client.job("flights").log_id) == (1, log)
+            tracker.stop()
+        run(*again)
+        tracker.start()
+        assert in_flight(client) == 0
+        assert client.job("flights").log_id != log
+
+
+def lose_the_end(journal: str) -> None:
+    """Lose the newest records of a journal."""
+    if journal.startswith("sqlite:"):
+        with closing(sqlite3.connect(journal.partition(":")[2])) as log, log:
+            log.execute("DELETE FROM log WHERE first > 2")
+        return
+    client = redis.Redis.from_url(journal.partition("?")[0])
+    client.delete("{tracker}:log")
+    client.close()
 
 
 def test_a_backup_of_a_running_tracker_is_never_taken_for_its_end(tracker: Server, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.checker.answering import Answering
-from tests.checker.flow import SEGMENTS, Flow, Line
+from tests.checker.flow import SEGMENTS, Flow, Line, parts
 from tests.checker.history import History
 from tracker.client import JobSpec, Producer, Report, TrackerClient, TrackerError, TrackerUnavailable
 from tracker.contract.values import Outcome as Reply
@@ -126,12 +126,8 @@ class Committer(Client):
         if len(units) == 1:
             done = self._report(self._run, line, units, commit=True)
         else:
-            cut = len(line["entries"]) // 2
-            parts = [
-                (line | {"entries": line["entries"][:cut], "promises": []}, units[:1]),
-                (line | {"entries": line["entries"][cut:]}, units[1:]),
-            ]
-            done = all(self._report(self._run, part, names, commit=False) for part, names in parts)
+            steps = zip(parts(line), (units[:1], units[1:]), strict=True)
+            done = all(self._report(self._run, part, names, commit=False) for part, names in steps)
             done = done and self._confirm(self._run, line["epoch"], units)
         if done:
             self.committed = line["epoch"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from tracker.client import TrackerClient, TrackerUnavailable
 PLACES: Final = 2
 _LOOK_S: Final = 0.1
 _PATIENT_S: Final = 120.0
+_STOPS_S: Final = 10.0  # for a leader that hands over
 _LOSS: Final = "--accept-loss"  # in the message of a tracker that does not start because records are lost
 
 
@@ -53,7 +55,7 @@ class Place:
 
     @property
     def process(self) -> str:
-        """The process that runs now, as PLACE.START."""
+        """The process that runs now, as PLACE.START; a leader that has handed over begins again."""
         return f"{self.number}.{self.starts}"
 
     @property
@@ -73,6 +75,16 @@ class Place:
         self._read = len(self.server.log)
         self.starts += 1
         self.server.start(waits=True, more=more)
+
+    def begins_again(self) -> None:
+        """Waits until it has given the journal back: it stands by then, and answers in another term."""
+        until = time.monotonic() + _STOPS_S
+        while "msg=stopped" not in self.last_words:
+            if time.monotonic() > until or not self.server.is_running:
+                return
+            time.sleep(_LOOK_S)
+        self._read = len(self.server.log)
+        self.starts += 1
 
     @property
     def last_words(self) -> str:

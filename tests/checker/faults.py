@@ -228,6 +228,9 @@ def _move(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], C
         if struck is not None:
             ends.wait(options["after"])
             cluster.down(struck, struck.server.kill)
+        if "to" in found and struck is not leader:
+            leader.begins_again()
+        if struck is not None:
             ends.wait()
             cluster.up(struck)
 
@@ -330,7 +333,10 @@ def _promote_older(cluster: Cluster, _: str, __: Options) -> tuple[dict[str, Any
 
 
 def _lose(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Copies the data, and loses some at the end, with the leader dead or alive; the standby has read what is lost."""
+    """Copies the data, and loses some at the end, with the leader dead or alive; the standby has read what is lost.
+
+    With `unread` there is no standby that reads.
+    """
     store = _store(cluster)
     if not store.answers:
         return {"missed": True}, _nothing
@@ -339,7 +345,8 @@ def _lose(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], C
     def end() -> None:
         leader = cluster.leader()
         stands_by = leader is not None and cluster.places[1 - leader.number].stands_by
-        if leader is None or not stands_by or store.last <= found["copied"] or not store.has_been_read():
+        read = store.answers and (options.get("unread") or store.has_been_read())
+        if leader is None or not stands_by or not read or store.last <= found["copied"]:
             found["missed"] = True
             return
         cluster.accepts_loss = True

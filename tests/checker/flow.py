@@ -26,6 +26,12 @@ _REACH: Final = 3  # windows that are sent at a time
 _CLEANING: Final = 2  # epochs in which producer 0 receives what is left: first on `a`, and then on `b`
 
 
+def parts(line: Line) -> tuple[Line, Line]:
+    """Splits an epoch that is reported in two steps: it is promised with the second one."""
+    cut = len(line["entries"]) // 2
+    return line | {"entries": line["entries"][:cut], "promises": []}, line | {"entries": line["entries"][cut:]}
+
+
 class Flow:
     """What the producers of a job send each other.
 

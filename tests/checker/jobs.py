@@ -7,13 +7,13 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, combinations, pairwise
 from typing import Any, Final
 
 from tests.checker.finding import Finding
 from tests.checker.flow import SEGMENTS, Line
 from tests.checker.history import Operation
-from tests.checker.replay import Body, Epoch, marker, replay
+from tests.checker.replay import Body, Epoch, Replayed, marker, replay, skipped
 
 #: Refusals that a client meets only after records were lost.
 _OF_LOSSES: Final = frozenset(
@@ -41,6 +41,7 @@ class JobHistory:
             line = operation.asked["line"]
             self._epochs[line["producer"], line["epoch"]] = line
         self._began, self._confirmed = self._commits()
+        self._lasting = {epoch: by for epoch, by in self._confirmed.items() if not self._may_be_lost(by)}
 
     def _ok(self, kind: str) -> list[Operation]:
         return [each for each in self._of[kind] if each.outcome == "ok"]
@@ -69,7 +70,7 @@ class JobHistory:
         if numbers != list(range(1, len(numbers) + 1)):
             return [Finding("gap in the log", f"{self._job} has the events {_runs(numbers)}")]
         looks = {each.answer["last_seq"] for each in self._ok("status")}
-        self._replayed = replay(self._definition(), self._epochs, self._log, looks)
+        self._replayed = self._replay(looks)
         found = [*self._of_log_ids(), *self._of_lost_epochs(), *self._of_watches(), *self._of_refusals()]
         if self._replayed.problem:
             found.append(Finding("not what the model has", f"{self._job}: {self._replayed.problem}"))
@@ -77,7 +78,22 @@ class JobHistory:
             found.append(Finding("time goes back", f"event {place + 1} of {self._job} is before event {place}"))
         if self._replayed.problem:
             return found
-        return [*found, *self._of_order(), *self._of_causes(), *self._of_reads(), *self._of_statuses()]
+        found += [*self._of_order(), *self._of_reads()]
+        # Whether and when a first part was settled is not in the log, but in what is in flight.
+        return found if self._parted() else [*found, *self._of_causes(), *self._of_statuses()]
+
+    def _replay(self, looks: set[int]) -> Replayed:
+        """Carries out the log; after a loss, what was staged of an epoch whose end is lost may count, or not."""
+        found, parted = [], self._parted()
+        for begun in chain.from_iterable(combinations(parted, count) for count in range(len(parted) + 1)):
+            found.append(replay(self._definition(), self._epochs, self._log, looks, begun))
+            if not found[-1].problem:
+                return found[-1]
+        return found[0]
+
+    def _parted(self) -> list[Epoch]:
+        """Returns the epochs of which a loss may have left the first part."""
+        return skipped(self._epochs, self._log) if self._losses else []
 
     def _definition(self) -> Line:
         segments = [[name, feeds] for name, feeds in SEGMENTS.items()]
@@ -102,12 +118,16 @@ class JobHistory:
         for epoch, operation in self._confirmed.items():
             if epoch in there:
                 continue
-            excused = any(_end(loss) >= operation.began for loss in self._losses)
+            excused = self._may_be_lost(operation)
             if excused and ids == {self._log_id}:
                 text = f"epoch {epoch} was confirmed and is lost, and the log still has the same id"
                 yield Finding("loss without another log", text, (operation,))
             elif not excused:
                 yield Finding("lost", f"epoch {epoch} was confirmed, and is not in the log", (operation,))
+
+    def _may_be_lost(self, confirmed: Operation) -> bool:
+        """Tells whether a loss came after an epoch was confirmed: it may have taken effect again, and later."""
+        return any(_end(loss) >= confirmed.began for loss in self._losses)
 
     # ---------------------------------------------------------------- what was watched
 
@@ -149,7 +169,7 @@ class JobHistory:
         """An epoch that was confirmed before another one was sent comes before it in the log."""
         latest, at = -math.inf, None
         for epoch, _, _ in self._replayed.order:
-            confirmed = self._confirmed.get(epoch)
+            confirmed = self._lasting.get(epoch)
             if confirmed is not None and at is not None and _end(confirmed) < latest:
                 text = f"epoch {epoch} comes after {at} in the log, and was confirmed before that one was sent"
                 yield Finding("order", text, (confirmed,))
@@ -172,7 +192,7 @@ class JobHistory:
         """No answer is older than what any client had seen when the call began."""
         last_of = {epoch: last for epoch, _, last in self._replayed.order}
         facts: list[tuple[float, int, Operation]] = []
-        for epoch, operation in self._confirmed.items():
+        for epoch, operation in self._lasting.items():
             if epoch in last_of:
                 facts.append((_end(operation), last_of[epoch], operation))
         for operation, seq, log_id, _ in self._seen_events():
@@ -187,7 +207,7 @@ class JobHistory:
             producer, committed = operation.asked["producer"], operation.answer["committed"]
             known = [
                 (epoch[1], by)
-                for epoch, by in self._confirmed.items()
+                for epoch, by in self._lasting.items()
                 if epoch[0] == producer and _end(by) < operation.began and epoch in last_of
             ]
             newest = max(known, key=lambda each: each[0], default=None)

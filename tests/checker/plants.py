@@ -200,9 +200,9 @@ def _marked() -> None:
     replaying: Any = redis_journal.RedisJournal.replaying
     noted: deque[int] = deque(maxlen=30)
 
-    def carries_all(journal: Any, numbers: Sequence[int]) -> None:
+    def carries_all(journal: Any, numbers: Sequence[int]) -> bool:
         noted.extend(numbers)
-        carrying(journal, list(noted))
+        return bool(carrying(journal, list(noted)))
 
     def replays_slowly(journal: Any, number: int) -> None:
         replaying(journal, number)
@@ -215,8 +215,8 @@ def _marked() -> None:
 def _hurried() -> None:
     made: Any = redis_journal.RedisJournal.__init__
 
-    def ignores_restores(journal: Any, *more: Any, **named: Any) -> None:
-        made(journal, *more, **named | {"restoring": True})
+    def ignores_restores(journal: Any, address: Any, follow: bool = False, restoring: bool = False) -> None:
+        made(journal, address, follow, restoring=True)
 
     redis_journal.RedisJournal.__init__ = ignores_restores  # type: ignore[method-assign]
 
@@ -273,7 +273,7 @@ PLANTS: Final[dict[str, Planted]] = {
     "accepts by itself": Planted(
         "a tracker continues after a loss without being told to",
         _accepting,
-        [("older redis", 3.0, 1.5, {"how": "older", "dead": False})],
+        [("older redis", 3.0, 1.5, {"how": "older", "dead": False, "unread": True})],
         ("a loss that nobody accepted",),
     ),
     "impatient look-ups": Planted(

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.checker.cluster import Cluster
 from tests.checker.crowd import Size
 from tests.checker.faults import KINDS
+from tests.checker.history import recorded
 from tests.checker.plan import Fault, Plan, draw, shrink
 from tests.checker.plants import PLANTS
 from tests.checker.run import run
@@ -37,6 +39,20 @@ def test_redis_comes_back_older_without_the_leader_after_a_hand_over(tmp_path: P
     )
     outcome = run(Plan(1, 5, faults, Size(groups=1, producers=2, epochs=12)), tmp_path / "run")
     assert not outcome.verdict.findings, outcome.verdict.shown()
+
+
+@needs_redis
+def test_a_store_killed_before_it_could_lose_anything_loses_nothing(tmp_path: Path) -> None:
+    with recorded(tmp_path / "history.jsonl") as history:
+        cluster = Cluster(tmp_path, "redis", 1, history)
+        assert cluster.store is not None
+        try:
+            found, end = KINDS["older redis"].strike(cluster, "leader", {"how": "older", "dead": True})
+            cluster.store.kill()
+            end()
+        finally:
+            cluster.end()
+    assert found["missed"]
 
 
 @needs_redis

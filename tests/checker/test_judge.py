@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.checker.flow import Flow
+from tests.checker.flow import Flow, parts
 from tests.checker.history import Operation, read, recorded
 from tests.checker.judge import judge
 from tests.model.lines import JOB, Driver
@@ -28,8 +28,12 @@ DEFINITION = {
 }
 
 
-def exact() -> list[Operation]:
-    """What two producers, a watcher and a reader see of the core itself, one call after the other."""
+def exact(half: tuple[int, int] | None = None) -> list[Operation]:
+    """What two producers, a watcher and a reader see of the core itself, one call after the other.
+
+    Args:
+        half: a producer's epoch of which only the first part counts, once the next one settles that.
+    """
     core = Tracker("core")
     driver = Driver(core)
     flow = Flow("j", Random(3), producers=2, epochs=6)
@@ -50,7 +54,11 @@ def exact() -> list[Operation]:
     for place, number in order:
         line = flow.epoch(place, number)
         add(f"p{place}", "epoch", {"line": line})
-        _, new = driver.run(line)
+        if (place, number) == half:
+            begun = parts(line)[0]
+            continue
+        new = driver.run(begun)[1] if (place, number - 1) == half else []
+        new += driver.run(line)[1]
         asked = {"producer": f"p{place}", "epoch": number}
         add(f"p{place}", "commit", asked, outcome="APPLIED", last_seq=len(events) + len(new))
         for body in new:
@@ -246,6 +254,19 @@ def test_a_loss_that_readers_are_told_excuses_what_is_missing() -> None:
     final.answer["log_id"] = "log-2"
     kinds = {finding.kind for finding in judge(kept).findings}
     assert not kinds & {"lost", "loss without another log", "another log without a loss"}
+
+
+def test_after_a_loss_an_epoch_may_count_by_its_first_part() -> None:
+    """Its second part and its commit are lost, and its producer goes on behind it."""
+    begun = next(
+        (line["producer"], line["epoch"])
+        for line in (each.asked["line"] for each in of(EXACT, "epoch"))
+        if len(line["units"]) > 1 and parts(line)[0]["entries"] and line["epoch"] < 5
+    )
+    operations = exact((int(begun[0][1:]), begun[1]))
+    assert {finding.kind for finding in judge(operations).findings} == {"not what the model has"}
+    operations.append(Operation("nemesis", "fault", "", 0.0, {"fault": "older redis"}, 1e6, "ok", {"lost": 3}))
+    assert not judge(operations).findings
 
 
 def test_a_history_is_the_same_in_its_file(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+from contextlib import redirect_stderr, redirect_stdout
+from unittest.mock import patch
 
 from tests.client.processes import TRACKER
+from tracker.cli.main import main
 
 
 class Shell:
@@ -15,13 +19,24 @@ class Shell:
         self.environment = os.environ | {"TRACKER_SERVER": address, "TRACKER_CONFIG": "/nonexistent/config.toml"}
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
-        """What it printed: on stdout, or where it failed on stderr."""
+        """What it printed: on stdout, or where it failed on stderr. It runs in this process: nothing has to start."""
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        with patch.dict(os.environ, self.environment, clear=True), redirect_stdout(out), redirect_stderr(err):
+            returned = main(arguments)
+        return self._checked(out.buffer.getvalue().decode(), err.buffer.getvalue().decode(), returned, status)  # type: ignore[attr-defined]
+
+    def process(self, *arguments: str, status: int = 0) -> str:
+        """As a call, in a process of its own: while others run."""
         ran = subprocess.run(
             [*TRACKER, *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
-        assert ran.returncode == status, ran.stderr
-        assert "Traceback" not in ran.stderr
-        return ran.stderr if status else ran.stdout
+        return self._checked(ran.stdout, ran.stderr, ran.returncode, status)
+
+    @staticmethod
+    def _checked(printed: str, complaints: str, returned: int, status: int) -> str:
+        assert returned == status, complaints
+        assert "Traceback" not in complaints
+        return complaints if status else printed
 
 
 def table(printed: str) -> list[dict[str, str]]:

@@ -136,7 +136,7 @@ def test_a_drain_is_asked_for_taken_back_and_waited_for(shell: Shell, flights: s
 def test_a_drain_that_has_timed_out_can_still_be_waited_for(shell: Shell, flights: str) -> None:
     shell("drain", flights, "d1", "--timeout", "0.2", "--wait", status=1)
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(shell, "drain", flights, "d1", "--timeout", "600", "--wait", "--json")
+        waiting = pool.submit(shell.process, "drain", flights, "d1", "--timeout", "600", "--wait", "--json")
         shell("finish-front", flights, "schedule")
         shell("abandon", flights, "LGA", "2013-01-02")
         assert json.loads(waiting.result())["state"] == "DRAINED"
@@ -425,7 +425,7 @@ def test_a_whole_stretch_of_time_is_waited_for(shell: Shell, client: TrackerClie
     report = till.epoch(1)
     report.received("raw", "JFK", "january", 7, end_time=february)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(shell, *wait)
+        waiting = pool.submit(shell.process, *wait)
         report.report(commit=True)
         assert waiting.result() == "all substreams up to 2013-02-01 00:00:00.000005 have ended on raw\n"
     answer = json.loads(shell("wait", job, "raw", "--up-to", "2013-02-01T00:00:00Z", "--json"))

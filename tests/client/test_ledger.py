@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import Shell
-from tracker.client.ledger import ledger_of
-from tracker.client.receipts import NEEDED, Aside, Key
+from tracker.client.ledger import NEEDED, Aside, Key, ledger_of
 
 A, B = Key("shop", "berlin", "monday"), Key("shop", "berlin", "sunday")
 COUNTS = ("sent", "released", "filtered", "late", "given_up", "quarantined", "missing")

@@ -20,7 +20,7 @@ from tests.model.lines import JOB, Driver, Line
 from tests.model.reference import ReferenceTracker
 from tracker.contract.refusal import Refused
 from tracker.core import Tracker
-from tracker.core.filters import EventFilter
+from tracker.core.log import EventFilter
 from tracker.journal.snapshots import encode
 
 

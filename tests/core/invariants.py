@@ -15,9 +15,9 @@ import numpy as np
 from tracker.contract.events import Advanced, Drained, Ended
 from tracker.contract.values import NO_END_TIME, Mode, Ordering, Reason
 from tracker.core import JobView, Tracker
+from tracker.core.ends import NONE_OPEN
 from tracker.core.job import Job
 from tracker.core.lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, NAMED, PARTLY_ENDED, SOLE
-from tracker.core.opentimes import NONE_OPEN
 from tracker.core.provisional import COMMITTED
 
 
@@ -56,8 +56,8 @@ def _counts_are_right(job: Job) -> None:
     accounts = job.accounts
     flags = accounts.flags
     _same(accounts.life.named, np.count_nonzero(flags & NAMED))
-    _same(accounts.open, np.count_nonzero((flags & (KNOWN | ENDED)) == KNOWN))
-    _same(accounts.ended, np.count_nonzero(flags & ENDED))
+    _same(accounts.life.open, np.count_nonzero((flags & (KNOWN | ENDED)) == KNOWN))
+    _same(accounts.life.ended, np.count_nonzero(flags & ENDED))
     in_flight = accounts.cells.in_flight_each(np.array(_open(job), np.int64))
     _same(accounts.cells.in_flight, int(np.maximum(in_flight, 0).sum()))
     of_scope = Counter(accounts.scope[np.flatnonzero(flags & NAMED)].tolist())
@@ -101,7 +101,7 @@ def _closed_is_what_the_fronts_promised(job: Job) -> None:
     """Each open row is closed for the groups for which the fronts' promises close it."""
     closing, accounts = job.closing, job.accounts
     for row in _open(job):
-        told = closing._closed(np.array([row]))[0].tolist()
+        told = closing.closed_groups_of(np.array([row]))[0].tolist()
         assert told == closing._closed_for(row), f"{accounts.names[row]}: {told}"
         assert bool(accounts.flags[row] & CLOSED) == any(told), accounts.names[row]
 

@@ -132,7 +132,7 @@ def test_time_goes_on_and_snapshots_work_whatever_a_journal_holds(
         loaded.apply(Tick(), driver.now)
         for event in tracker.view(JOB).events(0)[0]:
             wire.Event.FromString(codec.write_event(event).SerializeToString())
-        codec.write_job_status(tracker.view(JOB).status()).SerializeToString()
+        codec.write(tracker.view(JOB).status(), wire.JobStatus).SerializeToString()
 
 
 def test_a_tick_that_fails_in_one_job_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

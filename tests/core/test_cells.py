@@ -14,10 +14,10 @@ from tests.core.layouts import small_pages
 from tracker.contract.commands import FinishFront
 from tracker.core import DefineJob, OpenProducer, Report, Spec, Tracker
 from tracker.core.accounts import DENSE, cells_for, relaid
-from tracker.core.cells import Cells, DenseCells, Entries
+from tracker.core.cells import Cells, Entries
 from tracker.core.codec import dump_accounts
+from tracker.core.ends import NONE_OPEN, OpenTimes
 from tracker.core.graph import Graph
-from tracker.core.opentimes import NONE_OPEN, OpenTimes
 from tracker.core.sparsecells import BLOCK, SparseCells
 from tracker.journal.snapshots import decode, encode
 
@@ -63,7 +63,7 @@ def columns(said: list[tuple[tuple[int, int], int, int, int]]) -> Entries:
     )
 
 
-@pytest.mark.parametrize("layout", [DenseCells, SparseCells])
+@pytest.mark.parametrize("layout", [Cells, SparseCells])
 @given(steps=steps)
 @settings(max_examples=60, deadline=None)
 def test_a_layout_keeps_what_plain_dicts_keep(layout: type[Cells], steps: list[tuple[str, Any]]) -> None:
@@ -160,7 +160,7 @@ def check(cells: Cells, plain: Plain) -> None:
 def test_a_dump_of_all_cells_can_be_read_by_the_sparse_layout() -> None:
     """A snapshot of a version that kept a cell for each segment."""
     rows = np.arange(ROWS)
-    dense, sparse = DenseCells(SEGMENTS), SparseCells(SEGMENTS)
+    dense, sparse = Cells(SEGMENTS), SparseCells(SEGMENTS)
     dense.grow(ROWS)
     sparse.grow(ROWS)
     dense.fold(columns([((0, 3), 1, 2, 1), ((0, 17), 2, 1, 1), ((4, 9), 0, 1, 1)]), 5)
@@ -226,7 +226,7 @@ def test_many_segments_end_as_few_do() -> None:
 
 
 def test_the_layout_follows_the_number_of_segments() -> None:
-    assert isinstance(cells_for(DENSE), DenseCells)
+    assert type(cells_for(DENSE)) is Cells
     assert isinstance(cells_for(DENSE + 1), SparseCells)
     with small_pages():
         assert isinstance(cells_for(2), SparseCells)

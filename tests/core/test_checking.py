@@ -15,7 +15,7 @@ from tests.model.lines import Driver
 from tracker.contract.commands import CancelDrain, Command, Commit, DefineJob, DeleteJob, Drain, Recovered, Report, Tick
 from tracker.contract.refusal import Refused
 from tracker.core import Tracker
-from tracker.core.handlers import HANDLERS
+from tracker.core.tracker import HANDLERS
 from tracker.journal.snapshots import encode
 
 

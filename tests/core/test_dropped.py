@@ -10,8 +10,7 @@ from tracker.contract.events import Advanced, Body, Drained, Ended, Event, Late
 from tracker.contract.values import Reason
 from tracker.core import log as module
 from tracker.core.codec import dump_dropped, load_dropped
-from tracker.core.filters import EventFilter
-from tracker.core.log import Dropped
+from tracker.core.log import Dropped, EventFilter
 
 
 def _body(random: Random, segments: int, scopes: int) -> Body:

@@ -122,19 +122,19 @@ def test_a_row_that_is_used_again_knows_nothing_of_its_life_before(steps: list[t
                 given_ids += count
                 for row in rows.tolist():
                     for segment in range(segments):
-                        assert accounts.cell(row, segment) == (0, 0, 0, -1, -1)
+                        assert accounts.cells.cell(row, segment) == (0, 0, 0, 0)
                         assert accounts.reason(row, segment) == 0
                 ones = np.ones(count, np.uint64)
                 for segment in (0, segments - 1):
                     accounts.cells.fold(Entries(rows, np.full(count, segment), ones, ones, ones), 3)
                     for row in rows.tolist():
-                        assert accounts.cell(row, segment) == (1, 1, 1, 3, 3)
+                        assert accounts.cells.cell(row, segment) == (1, 1, 1, 4 << 32 | 4)
                         accounts.cells.mark(row, segment, 1)
                 for row in rows.tolist():
                     ended = accounts.cells.has_ended(np.array([row]))[0]
                     assert np.flatnonzero(ended).tolist() == sorted({0, segments - 1})
-                    between = [accounts.cell(row, segment) for segment in range(1, segments - 1)]
-                    assert set(between) <= {(0, 0, 0, -1, -1)}
+                    between = [accounts.cells.cell(row, segment) for segment in range(1, segments - 1)]
+                    assert set(between) <= {(0, 0, 0, 0)}
                 if done:
                     accounts.cells.mark_each(rows, ~accounts.cells.has_ended(rows), 2)
                 accounts.forget(rows[keep:])

@@ -6,7 +6,7 @@ from tests.core.differential import difference
 from tests.core.test_readings import SENT, define, report, start
 from tests.model.lines import JOB, Driver, Line
 from tracker.core import Tracker
-from tracker.core.remembered import NEWEST
+from tracker.core.producers import NEWEST
 
 
 def run_through(lines: list[Line]) -> tuple[Tracker, object]:

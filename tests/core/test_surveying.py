@@ -13,8 +13,8 @@ from tests.model.generate import generate
 from tests.model.lines import JOB, Driver
 from tracker.contract.refusal import Refused
 from tracker.contract.survey import SOLE_OWNER, OpenSubstream, Wanted
-from tracker.core import SubstreamStatus, Tracker, surveying
-from tracker.core.surveying import Surveyor
+from tracker.core import SubstreamStatus, Tracker, surveys
+from tracker.core.surveys import Surveyor
 
 
 def _states(seed: int) -> Iterator[Tracker]:
@@ -90,7 +90,7 @@ def test_a_survey_counts_what_each_open_substream_waits_for(monkeypatch: pytest.
         seen.update(survey.fronts, front=survey.all_fronts, segment=len(survey.segments), staged=survey.staged)
         seen.update(ordered=survey.ordered, stalled=survey.stalled, stuck=len(stuck))
 
-    monkeypatch.setattr(surveying, "_PAGES", 2)
+    monkeypatch.setattr(surveys, "_PAGES", 2)
     for seed in range(5):
         with small_pages() if seed % 2 else nullcontext():
             for tracker in _states(seed):

@@ -8,7 +8,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -45,7 +47,8 @@ from tracker.journal.objects.journal import ObjectsJournal
 from tracker.journal.objects.lease import Lease
 from tracker.journal.objects.log import Log
 from tracker.journal.objects.snapshots import ObjectsSnapshots
-from tracker.server.replayable import Started, recover, stand_by
+from tracker.server.owning import stand_by
+from tracker.server.replayable import Followed, ReplayableState, Started, recover
 from tracker.store import NoAnswerError
 from tracker.wire.codec import Method
 
@@ -491,7 +494,7 @@ def test_a_standby_leaves_out_what_was_set_aside(directory: Place) -> None:
     waiting = standby(directory.address())
     leader.close()
     leader, _, _ = opened(directory.address())
-    leader.set_aside(2, told[1], "it ends the process")
+    leader.set_aside(2, told[1], "it ends the process", answered=False)
     for record in told[3:]:
         leader.append([record])
     _, following = waiting.follow()
@@ -512,6 +515,57 @@ def test_a_standby_of_a_leaderless_log_with_a_hole_finds_the_loss(directory: Pla
     followed = stand_by(waiting, lambda: False, lambda: None)
     with pytest.raises(JournalLossError, match=r"3 acknowledged records are lost .*--accept-loss"):
         recover(waiting, 1, 6, followed=followed)
+    waiting.close()
+
+
+@pytest.mark.parametrize("now", ["empty", "older", "another log"])
+@pytest.mark.parametrize("leads", [True, False], ids=["takes over", "waits"])
+def test_a_standby_that_has_read_more_than_there_is_finds_the_loss(directory: Place, now: str, leads: bool) -> None:
+    """Its own claim, at the end of what is left, would hide that more was there."""
+
+    def written(life: bytes) -> None:
+        leader, _, _ = opened(directory.address())
+        leader.append([Record(Method.STARTED, 1, Started("log", "", 0).payload())])
+        for at in range(2, 8):
+            leader.append([Record(Method.TICK, at, life)])
+        leader.close()
+
+    written(b"first")
+    waiting = standby(directory.address())
+    _, following = waiting.follow()
+    followed = ReplayableState()
+    for number, record in read(following, 5):
+        followed.replay(number, record)
+    directory.lose(*(each for each in directory.positions() if each > 6 or now != "older"))
+    if now == "another log":
+        written(b"second")
+    goes_on: Callable[[], object]
+    if leads:
+        waiting._lease._is_free = lambda dead: True  # type: ignore[attr-defined]
+        assert waiting.try_to_own()
+        goes_on = partial(recover, waiting, 1, 8, followed=Followed(waiting, followed, following.place))
+    else:
+        goes_on = partial(read, following, 1)
+    with pytest.raises(JournalLossError, match=r"has lost records up to 7, .*--accept-loss"):
+        goes_on()
+    waiting.close()
+    with pytest.raises(JournalLossError):
+        opened(directory.address())
+
+
+def test_a_standby_that_has_read_only_a_snapshot_finds_a_loss_too(directory: Place) -> None:
+    leader, _, _ = opened(directory.address())
+    leader.append(records(4))
+    leader.snapshot(4, {"number": 4})
+    waiting = standby(directory.address())
+    _, following = waiting.follow()
+    assert list(following.records()) == []
+    leader.close()
+    objects = directory.objects
+    objects.delete([name for folder in ("log", "snapshots") for name in objects.names(folder)])
+    assert waiting.try_to_own()
+    with pytest.raises(JournalLossError, match="has lost records up to 4"):
+        waiting.recover(followed=following.place)
     waiting.close()
 
 
@@ -734,6 +788,16 @@ def test_a_lost_tail_stops_the_tracker_and_needs_the_operators_consent(directory
     journal.close()
 
 
+def test_a_leader_that_writes_into_an_emptied_store_finds_that_out(directory: Place) -> None:
+    leader, _, _ = opened(directory.address().replace("lease=1", "lease=3600"))
+    leader.append(records(3))
+    directory.lose(*directory.positions())
+    leader.append(records(1, start=3))
+    with pytest.raises(JournalGoneError, match="has lost records up to 4"):
+        leader._log.look()  # type: ignore[attr-defined]
+    leader.close()
+
+
 def test_an_accepted_loss_whose_note_could_not_be_removed_is_removed_later(
     directory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -833,7 +897,7 @@ def test_a_replay_that_ends_the_process_is_counted(directory: Place) -> None:
         journal.replaying(2)
         journal.close()
     journal, recovery, found = opened(directory.address())
-    journal.set_aside(2, found[1], "it ends the process")
+    journal.set_aside(2, found[1], "it ends the process", answered=False)
     journal.replaying(0)
     journal.close()
     journal, recovery, _ = opened(directory.address())
@@ -920,7 +984,7 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         open_objects_journal("s3://nowhere/a")
 
 
-def test_a_journal_set_aside_makes_way_for_a_backup_and_can_be_opened(place: Place) -> None:
+def test_a_journal_set_aside_makes_way_for_a_backup_and_opens(place: Place) -> None:
     sleeper, _, _ = opened(place.address().replace("lease=1", "lease=3600"))
     sleeper.append(records(2))
     sleeper.snapshot(2, {"old": True})
@@ -929,6 +993,8 @@ def test_a_journal_set_aside_makes_way_for_a_backup_and_can_be_opened(place: Pla
     aside = set_journal_aside(place.address())
     with pytest.raises(RestoreUnfinishedError, match="was interrupted"):
         opened(place.address())
+    following._look_s = 0  # type: ignore[attr-defined]
+    assert [*following.records(), *following.records()] == [], "what was moved is not lost"
     journal = open_journal(place.address(), restoring=True)
     recovery = journal.recover()
     assert (recovery.state, [*recovery.records], recovery.damage) == (None, [], ())
@@ -938,7 +1004,6 @@ def test_a_journal_set_aside_makes_way_for_a_backup_and_can_be_opened(place: Pla
     journal.close()
     with pytest.raises(JournalGoneError, match="another tracker has taken over"):
         sleeper.append(records(1))
-    following._look_s = 0  # type: ignore[attr-defined]
     with pytest.raises(LostTrackError):
         read(following, 1)
     journal, recovery, found = opened(place.address())

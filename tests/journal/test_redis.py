@@ -35,8 +35,11 @@ from tracker.journal import (
     follow_journal,
     open_journal,
 )
+from tracker.journal.redis.snapshots import RedisSnapshots
 
 pytestmark = needs_redis
+
+_OPENED: list[Journal] = []  #: by the test
 
 
 def records(count: int, size: int = 100, start: int = 0) -> list[Record]:
@@ -45,6 +48,7 @@ def records(count: int, size: int = 100, start: int = 0) -> list[Record]:
 
 def opened(address: str, accept_loss: bool = False) -> tuple[Journal, Recovery, list[Record]]:
     journal = open_journal(address)
+    _OPENED.append(journal)
     try:
         recovery = journal.recover(accept_loss)
         return journal, recovery, list(recovery.records)
@@ -57,6 +61,8 @@ def opened(address: str, accept_loss: bool = False) -> tuple[Journal, Recovery, 
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path / "redis")
     yield server
+    while _OPENED:  # else it would find another test's server at this port, and note that its records are lost
+        _OPENED.pop().close()
     server.kill()
 
 
@@ -134,6 +140,30 @@ def test_a_damaged_snapshot_is_set_aside_for_the_one_before(server: RedisServer)
     assert (damage.record, damage.lost) == (2, 0)
     assert server.client().get(f"{damage.set_aside}:0") == "something else"
     journal.close()
+
+
+@pytest.mark.parametrize("description", ["", "{", "[]", '"x"', "{}", '{"pieces": "many", "checksum": 1}', b"\xff"])
+def test_a_snapshot_whose_description_is_none_is_set_aside(server: RedisServer, description: bytes | str) -> None:
+    journal, _, _ = opened(server.address())
+    for number in (1, 2):
+        journal.append(records(1, start=number))
+        journal.snapshot(number, {"number": number})
+    journal.close()
+    server.client().hset("{tracker}:snapshots", "1-2", description)
+    journal, recovery, found = opened(server.address())
+    assert (recovery.number, recovery.state, found) == (1, {"number": 1}, records(1, start=2))
+    [damage] = recovery.damage
+    assert damage.problem == "the snapshot cannot be used: its description is not one"
+    assert server.client().exists(damage.set_aside, f"{damage.set_aside}:0") == 2
+    assert not server.client().exists("{tracker}:snapshot:1-2:0")
+    journal.close()
+
+
+def test_a_record_set_aside_whose_description_is_none_is_named(server: RedisServer) -> None:
+    opened(server.address())[0].close()
+    server.client().hset("{tracker}:set-aside", "7", "{}")
+    with pytest.raises(JournalError, match=r"record 7, which was set aside, cannot be read; repair it, or remove it"):
+        opened(server.address())
 
 
 def test_pieces_of_a_snapshot_that_was_never_finished_are_removed(server: RedisServer) -> None:
@@ -340,6 +370,42 @@ def test_a_standby_that_is_too_slow_begins_again_with_the_newest_snapshot(server
     standby.close()
 
 
+@pytest.mark.parametrize("reads", ["follows", "recovers"])
+def test_a_reader_survives_snapshots_replaced_while_it_looks_for_one(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    leader, _, _ = opened(server.address())
+    for number in (1, 2):
+        leader.append(records(1, start=number))
+        leader.snapshot(number, {"number": number})
+    standby = follow_journal(server.address())
+    assert standby is not None
+    entries, newer = RedisSnapshots.entries, iter((3, 4))
+
+    def replaced(self: RedisSnapshots) -> list[str]:
+        listed = entries(self)
+        for number in newer:  # the leader goes on, also one that has slept and does not know of the next one
+            with suppress(JournalGoneError):
+                leader.append(records(1, start=number))
+                leader.snapshot(number, {"number": number})
+        return listed
+
+    monkeypatch.setattr(RedisSnapshots, "entries", replaced)
+    if reads == "follows":
+        _, following = standby.follow()
+        with pytest.raises(LostTrackError):
+            list(following.records())
+        state, following = standby.follow()
+        assert (state, following.place.number) == ({"number": 4}, 4)
+    else:
+        end_lease(server)
+        assert standby.try_to_own()
+        recovery = standby.recover()
+        assert (recovery.state, recovery.damage) == ({"number": 2}, ())
+    leader.close()
+    standby.close()
+
+
 def test_a_standby_leaves_out_what_was_set_aside(server: RedisServer) -> None:
     leader, _, _ = opened(server.address())
     told = records(6)
@@ -349,7 +415,7 @@ def test_a_standby_leaves_out_what_was_set_aside(server: RedisServer) -> None:
     assert standby is not None
     leader.close()
     leader, _, _ = opened(server.address())
-    leader.set_aside(2, told[1], "it ends the process")
+    leader.set_aside(2, told[1], "it ends the process", answered=False)
     for record in told[3:]:
         leader.append([record])
     _, following = standby.follow()
@@ -531,14 +597,17 @@ def test_entries_that_someone_has_removed_are_missed(server: RedisServer) -> Non
     journal.close()
 
 
-def test_after_a_foreign_entry_nobody_can_tell_what_is_lost(server: RedisServer) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"somebody's": "own"}, {"count": "one"}, {"base": "here"}, {"base": b"\xff"}], ids=repr
+)
+def test_after_a_foreign_entry_nobody_can_tell_what_is_lost(server: RedisServer, fields: dict[str, Any]) -> None:
     journal, _, _ = opened(server.address())
     for number in range(5):
         journal.append(records(1, start=number))
     journal.close()
     [(last, _)] = server.client().xrevrange("{tracker}:log", count=1)
-    server.client().xadd("{tracker}:log", {"somebody's": "own"}, id=f"{last.partition('-')[0]}-6")
-    with pytest.raises(JournalLossError, match=r"records 6 to 6 are missing"):
+    server.client().xadd("{tracker}:log", fields, id=f"{last.partition('-')[0]}-6")
+    with pytest.raises(JournalLossError, match=r"records 6 to 6 are missing|is no entry of a tracker"):
         opened(server.address())
     journal, recovery, found = opened(server.address(), accept_loss=True)
     assert found == records(5)
@@ -710,7 +779,7 @@ def test_a_replay_that_ends_the_process_is_counted(server: RedisServer) -> None:
         journal.replaying(2)
         journal.close()
     journal, recovery, found = opened(server.address())
-    journal.set_aside(2, found[1], "it ends the process")
+    journal.set_aside(2, found[1], "it ends the process", answered=False)
     journal.replaying(0)
     journal.close()
     journal, recovery, _ = opened(server.address())
@@ -773,7 +842,7 @@ def test_a_user_with_the_documented_rights_can_keep_a_journal(
     server.client().set("{tracker}:snapshot:1-3:0", "damaged")
     journal, recovery, found = opened(address)
     assert (recovery.number, len(found), len(recovery.damage)) == (2, 2, 1)
-    journal.set_aside(4, found[0], "a test")
+    journal.set_aside(4, found[0], "a test", answered=False)
     journal.close()
     server.client().xdel("{tracker}:log", "1-3")
     opened(address, accept_loss=True)[0].close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -24,8 +25,9 @@ from tracker.journal import (
     Recovery,
     SqliteJournal,
     open_journal,
+    sqlite,
 )
-from tracker.journal.rows import APPLICATION
+from tracker.journal.sqlite import APPLICATION
 
 
 def records(count: int, size: int = 100, start: int = 0) -> list[Record]:
@@ -269,6 +271,30 @@ def test_a_cut_write_ahead_log_loses_only_the_cut_accepted_once(path: Path, kept
     journal.close()
 
 
+def test_a_rebuild_that_fails_leaves_the_cut_write_ahead_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, _, _ = opened(path)
+    for record in records(3):
+        journal.append([record])
+    left = path.parent / "left"
+    left.mkdir()
+    for file in path.parent.glob("tracker.db*"):
+        shutil.copy(file, left)
+    journal.close()
+    wal = left / "tracker.db-wal"
+    os.truncate(wal, wal.stat().st_size - 10)
+    cut = wal.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(sqlite, "_insert", fail)
+        with pytest.raises(JournalError, match="cannot be written"):
+            opened(left / "tracker.db")
+    gc.collect()
+    assert wal.read_bytes() == cut
+
+
 def test_a_first_start_that_ends_before_its_first_record_needs_no_consent(path: Path) -> None:
     for _ in range(2):
         journal = SqliteJournal(path)
@@ -310,6 +336,21 @@ def test_a_mark_that_is_missing_means_that_a_loss_cannot_be_excluded(path: Path)
     assert found == records(5)
     assert [damage.lost for damage in recovery.damage] == [None]
     assert recovery.tail_lost
+    journal.close()
+
+
+def test_a_snapshot_alone_means_that_a_loss_cannot_be_excluded(path: Path) -> None:
+    journal, _, _ = opened(path)
+    journal.append(records(2))
+    journal.snapshot(2, {"number": 2})
+    journal.append(records(1, start=2))
+    journal.close()
+    for file in path.parent.glob("tracker.db*"):
+        if "-snapshot-" not in file.name:
+            file.unlink()
+    assert "may be lost" in recover_elsewhere(path)
+    journal, recovery, found = opened(path)
+    assert (recovery.state, found, recovery.tail_lost) == ({"number": 2}, [], True)
     journal.close()
 
 
@@ -382,6 +423,29 @@ def test_a_full_disk_changes_nothing_and_passes(path: Path) -> None:
     journal, recovery, found = opened(path)
     assert recovery.damage == ()
     assert len(found) == 104
+    journal.close()
+
+
+def test_a_rebuild_that_fails_is_made_at_the_next_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, _, _ = opened(path)
+    for record in records(3):
+        journal.append([record])
+    journal.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM log WHERE first = 3")
+    connection.close()
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(sqlite, "_insert", fail)
+        with pytest.raises(JournalError, match="cannot be written: disk I/O error"):
+            opened(path)
+    left = path.parent / "left"  # this process still has the file, as one that ends with the error has not
+    shutil.copytree(path.parent, left)
+    journal, recovery, found = opened(left / path.name)
+    assert (found, [damage.lost for damage in recovery.damage]) == (records(2), [1])
     journal.close()
 
 
@@ -506,7 +570,7 @@ def test_nobody_else_may_read_the_files(path: Path) -> None:
         journal, _, _ = opened(path)
         journal.append(records(3))
         journal.snapshot(3, {"after": 3})
-        journal.set_aside(2, records(1)[0], "test")
+        journal.set_aside(2, records(1)[0], "test", answered=False)
         modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
         journal.close()
     finally:
@@ -552,7 +616,7 @@ def test_the_mark_tells_what_was_being_done(path: Path) -> None:
         journal.close()
     journal, recovery, _ = opened(path)
     assert (recovery.suspect, recovery.starts, recovery.unanswered) == (7, 2, frozenset({7, 8}))
-    journal.set_aside(7, records(7)[6], "it ended the process")
+    journal.set_aside(7, records(7)[6], "it ended the process", answered=False)
     journal.replaying(8)
     journal.replaying(0)
     journal.close()

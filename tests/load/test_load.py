@@ -190,7 +190,7 @@ def test_a_generator_that_was_held_up_says_so(tmp_path: Path, server: Server) ->
         senders = [
             int(child)
             for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            if "tracker.load.producing" in Path(f"/proc/{child}/cmdline").read_text()
+            if "tracker.load.producers" in Path(f"/proc/{child}/cmdline").read_text()
         ]
         assert len(senders) == 2
         for number in (signal.SIGSTOP, signal.SIGCONT):

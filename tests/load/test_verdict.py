@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tracker.load.plan import Plan
+from tracker.load.results import judge, needed
 from tracker.load.scenario import read
 from tracker.load.shared import SharedCounters
-from tracker.load.verdict import judge, needed
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Changes the code in one place after the other, and lists the changes that no test notices.
 
-    make mutants                                    # 60 of each area, drawn by a seed
-    make mutants ARGS="--area core --number 500"
-    make mutants ARGS="--file tracker/core/accounts.py --number 0"     # all of a file
+    python -m tests.mutants                                           # 60 of each area, drawn by a seed
+    python -m tests.mutants --area core --number 500
+    python -m tests.mutants --file tracker/core/accounts.py --number 0     # all of a file
 
 The tests run in a copy of the repository. Each area has its own tests; a mutant is killed by the first that fails. So
 the tests that have killed most stand first, then the quickest (`ordering`), and nothing is cut down to be read. What
@@ -46,7 +46,13 @@ KILLED, SURVIVED, EQUAL_RESULT = "killed", "survived", "equal"
 # The tests of each area. Those that show that a test can fail have nothing to find here.
 AREAS: dict[str, tuple[str, ...]] = {
     "core": ("tests/core", "tests/simulation", "-k", "not found_out and not cut_down"),
-    "journal": ("tests/journal", "tests/backup", "tests/server/test_durability.py", "tests/server/test_recovery.py"),
+    "journal": (
+        "tests/journal",
+        "tests/backup",
+        "tests/server/test_durability.py",
+        "tests/server/test_recovery.py",
+        "tests/server/test_marks.py",
+    ),
     "server": ("tests/server", "tests/cli", "tests/client/test_client.py", "tests/security", "tests/metrics"),
     "relay": ("tests/relay", "tests/security/test_relay.py", "tests/metrics/test_relay.py"),
     "client": (

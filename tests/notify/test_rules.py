@@ -15,8 +15,7 @@ from tracker.client.waiting import AcceptedEnds
 from tracker.contract.events import Advanced, Body, Ended, Event, Late
 from tracker.contract.values import Reason
 from tracker.notify.delivery import write_marker
-from tracker.notify.describing import marker_place
-from tracker.notify.rules import Marker, Rule, RulesError, Webhook, read_rules
+from tracker.notify.rules import Marker, Rule, RulesError, Webhook, marker_place, read_rules
 
 WEBHOOK = 'webhook = { url = "http://127.0.0.1/x" }\n'
 RULE = f'[[rule]]\nname = "a"\njob = "flights"\n{WEBHOOK}'

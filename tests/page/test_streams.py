@@ -17,11 +17,10 @@ from tracker.contract.spec import Spec
 from tracker.core import Tracker
 from tracker.page import application, feed
 from tracker.page.application import Page
+from tracker.server.inventory import Surveys
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
 from tracker.server.pagesource import PageSource
-from tracker.server.surveys import Surveys
-from tracker.server.turns import Notifier, Turns
 from tracker.server.watching import Readers
 
 
@@ -36,8 +35,8 @@ class Site:
         self.looks = 0
 
     def attach(self) -> None:
-        lanes, turns = Lanes(), Turns()
-        readers = Readers(self.tracker, lanes, Notifier(turns), turns, Limits())
+        lanes = Lanes()
+        readers = Readers(self.tracker, lanes, Limits())
         self.source.attach(self.tracker, readers, Surveys(self.tracker, lanes))
         view = self.tracker.view
 

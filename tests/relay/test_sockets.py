@@ -21,9 +21,9 @@ from tests.client.processes import Server
 from tests.relay.processes import Relay
 from tests.relay.test_relay import relay_command, send, taken
 from tracker.client import Outcome, TrackerClient
-from tracker.client.peers import trusted
-from tracker.client.relay import sockets
-from tracker.relay.listening import CannotListenError, bound
+from tracker.client.relay import sockets, trusted
+from tracker.relay.listening import bound
+from tracker.web.listening import CannotListenError
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerServicer, TrackerStub, add_TrackerServicer_to_server
 

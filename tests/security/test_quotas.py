@@ -53,23 +53,25 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
 
 
 def test_names_count_against_what_is_open_and_against_their_rate() -> None:
-    usage = Usage("shop", Quotas(names_per_second=10, open_substreams=100), now=0)
-    usage.take_names(0, 1000, 0)  # a report that names nothing new always passes
-    usage.take_names(100, 0, 0)
+    now = [0.0]
+    usage = Usage("shop", Quotas(names_per_second=10, open_substreams=100), lambda: now[0])
+    usage.take_names(0, lambda: 1000)  # a report that names nothing new always passes
+    usage.take_names(100, lambda: 0)
     with pytest.raises(Refused, match=r"quota open_substreams=100 of client 'shop' exceeded: its job would have 101"):
-        usage.take_names(1, 100, 0)
-    with pytest.raises(Refused, match=r"quota names_per_second=10 of client 'shop' exceeded; retry in 8 s") as refused:
-        usage.take_names(1, 0, 0)
+        usage.take_names(1, lambda: 100)
+    with pytest.raises(Refused, match=r"quota names_per_second=10 of client 'shop' exceeded: retry in 8 s") as refused:
+        usage.take_names(1, lambda: 0)
     assert refused.value.retry_after == 8
-    usage.take_names(1, 0, 8.01)
+    now[0] = 8.01
+    usage.take_names(1, lambda: 0)
 
 
 def test_what_lasts_is_counted_while_it_does_and_when_quotas_change() -> None:
-    usage = Usage("shop", Quotas(watchers=2), now=0)
+    usage = Usage("shop", Quotas(watchers=2), lambda: 0.0)
     with usage.watching(), usage.watching():
         with pytest.raises(Refused, match="quota watchers=2"), usage.watching():
             pass
-        usage.use(Quotas(watchers=3), now=0)
+        usage.use(Quotas(watchers=3))
         with usage.watching():
             pass
     assert usage.watchers == 0
@@ -112,7 +114,7 @@ def test_each_client_has_a_quota_of_its_own(tmp_path: Path) -> None:
     guard = Guard(file, certificates=True, now=lambda: now[0])
 
     def call(name: str) -> None:
-        guard.caller("GetJob", [], lambda: {"x509_common_name": [name.encode()]}).take_call()
+        guard.caller("GetJob", [], lambda: {"x509_common_name": [name.encode()]}).usage.take_call()
 
     for _ in range(3):  # two at once, and one on credit
         call("a")
@@ -179,7 +181,7 @@ def test_a_client_that_does_not_wait_is_held_back(tmp_path: Path) -> None:
     async def call() -> Refused | None:
         caller = guard.caller("GetJob", [], lambda: {"x509_common_name": [b"a"]})
         try:
-            async with caller.within_quota(lasts=False):
+            async with caller.usage.calling(lasts=False):
                 return None
         except Refused as refused:
             return refused

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Marks, Tracking, UsageError
+from spark_client import Marks, Tracking, UsageError, register
 from spark_client.datasource.options import credentials_of, options_of
 from tests.security.secured import Secured
 from tests.spark.feed import Feed, row, rows_of
@@ -56,6 +56,7 @@ def test_a_job_runs_with_tls_and_a_token_that_nothing_shows(
     tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, "kind", "rows") == [("x", 3)]
 
+    register(spark)
     files = options_of(shared.credentials(file))
     reader = spark.read.format("tracker").options(job=job, server=shared.address, **files)
     ended = reader.load().where("kind = 'Ended'")
@@ -74,6 +75,7 @@ def test_a_job_runs_with_tls_and_a_token_that_nothing_shows(
 
 @pytest.mark.spark
 def test_a_token_as_an_option_is_refused_without_showing_it(spark: SparkSession) -> None:
+    register(spark)
     with pytest.raises(Exception, match=r'write the token to a file.*\.option\("token_file"') as refused:
         spark.read.format("tracker").options(job="a", token="trk_secret").load().collect()
     assert "trk_secret" not in str(refused.value)

@@ -10,14 +10,13 @@ import pytest
 from tracker.contract.commands import Command
 from tracker.core import Prepared
 from tracker.journal import MemoryJournal
-from tracker.server import snapshotting
+from tracker.server import snapshots
 from tracker.server.clock import Clock
-from tracker.server.joblabels import JobLabels
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
-from tracker.server.measures import Measures
-from tracker.server.replayable import ReplayableState, Started
-from tracker.server.sequencer import Sequencer
+from tracker.server.measures import JobLabels, Measures
+from tracker.server.replayable import RecoveredState, ReplayableState, Started
+from tracker.server.sequencer import JournalHealth, Sequencer
 from tracker.wire.codec import Method, read_command
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -34,16 +33,17 @@ def submitted(sequencer: Sequencer, method: Method, message: wire.DefineJobReque
 
 def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tasks get a turn after each job that is copied, and commit an epoch of every job."""
-    monkeypatch.setattr(snapshotting, "_TURN_S", -1.0)
+    monkeypatch.setattr(snapshots, "_TURN_S", -1.0)
 
     async def run() -> list[tuple[int, ReplayableState]]:
         state = ReplayableState()
         state.start(Started("log", "", 10**12), 1)
         lanes = Lanes()
         measures = Measures(JobLabels(10, lambda _: True), lambda _: None)
-        sequencer = Sequencer(
-            state, lanes, MemoryJournal(), 1, Limits(), Clock(1), lambda *_: None, lambda _: None, 1, measures
-        )
+        journal, health = MemoryJournal(), JournalHealth(lambda _: None, measures)
+        written = snapshots.Snapshots(journal, measures, 1)
+        recovered = RecoveredState(state, journal, 1)
+        sequencer = Sequencer(recovered, lanes, Limits(), Clock(1), health, written, lambda *_: None)
         for job in JOBS:
             spec = wire.JobSpec(job=job, deployment="d1", segments=[wire.Segment(name="a")])
             submitted(sequencer, Method.DEFINE_JOB, wire.DefineJobRequest(spec=spec))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import resource
 import sqlite3
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -14,16 +17,16 @@ import pytest
 
 from tests.journal.object_stores import Place, directory
 from tests.journal.redis_server import RedisServer, needs_redis
-from tracker.core import Prepared
-from tracker.journal import LeftOut, Record, SqliteJournal, follow_journal, open_journal
+from tracker.core import Prepared, Refused
+from tracker.journal import JournalError, LeftOut, Record, SqliteJournal, follow_journal, open_journal
 from tracker.server import lanes, sequencer
 from tracker.server.clock import Clock
-from tracker.server.joblabels import JobLabels
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
-from tracker.server.measures import Measures
-from tracker.server.replayable import Followed, ReplayableState, recover
-from tracker.server.sequencer import Sequencer
+from tracker.server.measures import JobLabels, Measures
+from tracker.server.replayable import Followed, ReplayableState, Started, recover
+from tracker.server.sequencer import JournalHealth, Sequencer
+from tracker.server.snapshots import Snapshots
 from tracker.wire.codec import Method, read_command
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -37,9 +40,9 @@ class Marked(SqliteJournal):
 
     carried: tuple[int, ...] = ()
 
-    def carrying(self, numbers: Sequence[int]) -> None:
+    def carrying(self, numbers: Sequence[int]) -> bool:
         self.carried = tuple(numbers)
-        super().carrying(numbers)
+        return super().carrying(numbers)
 
 
 @pytest.mark.parametrize("in_threads", [False, True], ids=["on the loop", "in threads"])
@@ -53,11 +56,10 @@ def test_whoever_has_an_answer_is_named_by_no_mark(
     named: list[tuple[int, tuple[int, ...]]] = []
 
     async def commands(journal: Marked) -> int:
-        state, number = recover(journal, 10**18, 10**18)
-        measures = Measures(JobLabels(1, lambda _: True), state.tracker.find)
-        order = Sequencer(
-            state, Lanes(), journal, number, Limits(), Clock(0), lambda *_: None, lambda _: None, 1 << 30, measures
-        )
+        recovered = recover(journal, 10**18, 10**18)
+        measures = Measures(JobLabels(1, lambda _: True), recovered.state.tracker.find)
+        health, snapshots = JournalHealth(lambda _: None, measures), Snapshots(journal, measures, 1 << 30)
+        order = Sequencer(recovered, Lanes(), Limits(), Clock(0), health, snapshots, lambda *_: None)
         order.start()
 
         async def tell(method: Method, request: Any, place: int) -> None:
@@ -65,7 +67,7 @@ def test_whoever_has_an_answer_is_named_by_no_mark(
             answer = order.submit(method, payload, Prepared(read_command(method, payload)))
             assert isinstance(answer, asyncio.Future)
             await answer
-            named.append((number + place, journal.carried))
+            named.append((recovered.number + place, journal.carried))
 
         segments = [wire.Segment(name="a", feeds=["b"]), wire.Segment(name="b")]
         spec = wire.JobSpec(job="job", deployment="d", segments=segments, fronts=["f"])
@@ -81,6 +83,141 @@ def test_whoever_has_an_answer_is_named_by_no_mark(
     with closing(Marked(tmp_path / "tracker.db")) as journal:
         assert asyncio.run(commands(journal)) == len(named)
     assert [(number, carried) for number, carried in named if number in carried] == []
+
+
+class Unnoted(SqliteJournal):
+    """A journal that takes no note for a while."""
+
+    takes_notes = True
+
+    def carrying(self, numbers: Sequence[int]) -> bool:
+        return self.takes_notes and super().carrying(numbers)
+
+
+@pytest.mark.parametrize("ends", ["notes are taken again", "the server stops"])
+def test_no_answer_leaves_while_a_note_may_name_its_command(tmp_path: Path, ends: str) -> None:
+    async def ask(journal: Unnoted) -> None:
+        recovered = recover(journal, 10**18, 10**18)
+        measures = Measures(JobLabels(1, lambda _: True), recovered.state.tracker.find)
+        health, snapshots = JournalHealth(lambda _: None, measures), Snapshots(journal, measures, 1 << 30)
+        order = Sequencer(recovered, Lanes(), Limits(), Clock(0), health, snapshots, lambda *_: None)
+        order.start()
+        journal.takes_notes = False
+        spec = wire.JobSpec(job="job", deployment="d", segments=[wire.Segment(name="a")])
+        request = wire.DefineJobRequest(spec=spec)
+        payload = request.SerializeToString()
+        answer = order.submit(Method.DEFINE_JOB, payload, Prepared(read_command(Method.DEFINE_JOB, payload)))
+        assert isinstance(answer, asyncio.Future)
+        while "job" not in recovered.state.tracker.jobs():
+            await asyncio.sleep(0)
+        assert await asyncio.wait([answer], timeout=0.2) == (set(), {answer})
+        if ends == "the server stops":
+            await order.stop(keep_snapshot=False)
+            with pytest.raises(Refused, match="stopping"):
+                await answer
+        else:
+            journal.takes_notes = True
+            assert (await answer).created
+            await order.stop(keep_snapshot=False)
+
+    with closing(Unnoted(tmp_path / "tracker.db")) as journal:
+        asyncio.run(ask(journal))
+
+
+@needs_redis
+def test_a_note_is_written_again_after_its_connection_broke(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = RedisServer(tmp_path / "redis")
+        stack.callback(server.kill)
+        with closing(open_journal(server.address())) as journal:
+            journal.recover()
+            number = journal.append(records(1_000, 1))
+            assert journal.carrying([number])
+            server.client().client_kill_filter(_type="normal", skipme=True)
+            while journal.carrying([]):  # the system takes what it cannot deliver for a while
+                pass
+            while not journal.carrying([]):
+                time.sleep(0.01)
+            journal.append(records(1_001, 1))
+        with closing(open_journal(server.address())) as journal:
+            assert journal.recover().unanswered == frozenset()
+
+
+@needs_redis
+@pytest.mark.parametrize("ends", ["the tracker", "the server, too"])
+def test_a_note_on_a_server_that_has_ended_names_no_command(tmp_path: Path, ends: str) -> None:
+    with ExitStack() as stack:
+        server = RedisServer(tmp_path / "redis")
+        stack.callback(server.kill)
+        with closing(open_journal(server.address())) as journal:
+            journal.recover()
+            number = journal.append(records(1_000, 1))
+            assert journal.carrying([number])
+            server.wait_until(lambda: f"[{number}]" in str(server.client().hgetall("{tracker}:marks")))
+            if ends == "the server, too":
+                server.freeze()
+                assert journal.carrying([])  # the system has it, the server has not read it, and the answer leaves
+                server.kill()
+                server.start()
+        for start in range(3):
+            with closing(open_journal(server.address())) as journal:
+                assert journal.recover().unanswered == (frozenset({number}) if ends == "the tracker" else frozenset())
+                if start:  # the first one ends before it replays the record, the second one while it does
+                    journal.replaying(number)
+
+
+@needs_redis
+def test_a_note_that_cannot_be_read_names_nothing(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = RedisServer(tmp_path / "redis")
+        stack.callback(server.kill)
+        with closing(open_journal(server.address())) as journal:
+            journal.recover()
+        for note in ("", "{", "[]", "{}", '{"replayed": 1}'):
+            server.client().hset("{tracker}:marks", "1", note)
+            with closing(open_journal(server.address())) as journal:
+                recovery = journal.recover()
+                assert (recovery.unanswered, recovery.suspect) == (frozenset(), 0)
+
+
+@needs_redis
+def test_of_the_notes_of_two_terms_the_later_one_counts(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = RedisServer(tmp_path / "redis")
+        stack.callback(server.kill)
+        run = server.client().info("server")["run_id"]
+        notes = {
+            str(term): json.dumps({"replayed": 0, "starts": 0, "carried": [term], "server": run}) for term in (9, 10)
+        }
+        server.client().hset("{tracker}:marks", mapping=notes)
+        with closing(open_journal(server.address())) as journal:
+            assert journal.recover().unanswered == frozenset({10})
+
+
+@needs_redis
+def test_a_user_who_may_not_ask_for_the_run_trusts_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        server = RedisServer(tmp_path / "redis")
+        stack.callback(server.kill)
+        server.client().execute_command("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-info")
+        monkeypatch.setenv("TRACKER_JOURNAL_PASSWORD", "secret")
+        for _ in range(2):
+            with closing(open_journal(server.address("&user=old"))) as journal:
+                assert journal.recover().unanswered == frozenset()
+                assert journal.carrying([journal.append(records(1_000, 1))])
+
+
+def test_a_note_that_a_broken_file_does_not_take_is_none(tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path / "tracker.db")) as journal:
+        journal.recover()
+        assert journal.carrying([1])
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+        try:
+            assert not journal.carrying([])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert journal.carrying([])
 
 
 def records(first: int, count: int) -> list[Record]:
@@ -113,7 +250,7 @@ def test_a_record_with_the_number_of_a_lost_one_is_replayed(tmp_path: Path, dire
             assert list(journal.recover().records) == []
             for record in old:
                 journal.append([record])
-            journal.set_aside(5, old[4], "it ends the process")
+            journal.set_aside(5, old[4], "it ends the process", answered=False)
         lose()
         with closing(open_journal(where)) as journal:
             assert list(journal.recover(accept_loss=True).records) == old[:2]
@@ -125,6 +262,44 @@ def test_a_record_with_the_number_of_a_lost_one_is_replayed(tmp_path: Path, dire
     assert left == old[:2] + new
 
 
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "unanswered"])
+@pytest.mark.parametrize("kind", ["file", "objects", pytest.param("redis", marks=needs_redis)])
+def test_only_a_left_out_record_that_was_answered_changes_log_ids_later(
+    tmp_path: Path, directory: Place, kind: str, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """The start that leaves the record out ends before its own record; a later one then does what it had to do."""
+
+    def fail(*_: object) -> int:
+        raise JournalError("the disk is broken")
+
+    with ExitStack() as stack:
+        where = {"file": f"sqlite:{tmp_path}/tracker.db", "objects": directory.address()}.get(kind, "")
+        if kind == "redis":
+            server = RedisServer(tmp_path / "redis")
+            stack.callback(server.kill)
+            where = server.address()
+        with closing(open_journal(where)) as journal:
+            recover(journal, 1, 1)
+            number = journal.append(records(2, 3))
+            journal.carrying([] if answered else [number])
+        with closing(open_journal(where)) as journal:  # which ends while it replays the record
+            journal.recover()
+            journal.replaying(number)
+        with closing(open_journal(where)) as journal, monkeypatch.context() as broken:
+            broken.setattr(journal, "append", fail)
+            with pytest.raises(JournalError, match="broken"):
+                recover(journal, 1, 10, answered, frozenset({number} if answered else {}))
+        for _ in range(2):
+            with closing(open_journal(where)) as journal:
+                recover(journal, 1, 10)
+        with closing(open_journal(where)) as journal:
+            recovery = journal.recover()
+            starts = [Started.read(each.payload) for each in recovery.records if each.method == Method.STARTED]
+    assert {each.number for each in recovery.set_aside} == {number}
+    accepted = (answered, answered)
+    assert [(bool(each.lost_tail), each.fences) for each in starts] == [(False, False), accepted, (False, False)]
+
+
 @pytest.mark.parametrize("kind", ["objects", pytest.param("redis", marks=needs_redis)])
 def test_a_standby_goes_on_though_covered_records_were_removed(tmp_path: Path, directory: Place, kind: str) -> None:
     with ExitStack() as stack:
@@ -134,7 +309,8 @@ def test_a_standby_goes_on_though_covered_records_were_removed(tmp_path: Path, d
             stack.callback(server.kill)
             where = server.address()
         leader = stack.enter_context(closing(open_journal(where)))
-        state, number = recover(leader, 10**18, 10**18)
+        recovered = recover(leader, 10**18, 10**18)
+        state, number = recovered.state, recovered.number
         standby = follow_journal(where)
         assert standby is not None
         stack.callback(standby.close)
@@ -149,5 +325,5 @@ def test_a_standby_goes_on_though_covered_records_were_removed(tmp_path: Path, d
         leader.close()
         while not standby.try_to_own():
             pass
-        _, last = recover(standby, 10**18, 10**18, followed=Followed(standby, followed, following.place))
+        last = recover(standby, 10**18, 10**18, followed=Followed(standby, followed, following.place)).number
         assert last == number + 2

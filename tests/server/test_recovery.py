@@ -130,12 +130,12 @@ def test_an_answered_command_is_left_out_only_if_the_loss_is_accepted(servers: S
 
 _OUT_OF_MEMORY = """
 import os, sys
-from tracker.core import reporting
+from tracker.core import reports
 def report(job, command, *found):
     if command.epoch == 3:
         os.kill(os.getpid(), 9)
     return plain(job, command, *found)
-plain, reporting.report = reporting.report, report
+plain, reports.report = reports.report, report
 from tracker.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -9,9 +9,9 @@ import pytest
 from tracker.contract.commands import DefineJob, DeleteJob
 from tracker.contract.spec import Spec
 from tracker.core import Refused, Tracker
-from tracker.server import surveys
+from tracker.server import inventory
+from tracker.server.inventory import Made, Surveys
 from tracker.server.lanes import Lanes
-from tracker.server.surveys import Made, Surveys
 
 NOW = 10**18
 SELDOM = 10**9  # at most for one part in so many of the time: never again in a test
@@ -35,7 +35,7 @@ async def asked(of: Surveys, times: int, share: int = 1) -> list[Made]:
 @pytest.fixture
 def dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each survey counts as one that takes long."""
-    monkeypatch.setattr(surveys, "CHEAP_S", -1.0)
+    monkeypatch.setattr(inventory, "CHEAP_S", -1.0)
 
 
 def test_a_cheap_survey_is_made_for_each_who_asks() -> None:

@@ -22,13 +22,12 @@ from tests.simulation.dataflow import Dataflow
 from tests.simulation.world import ALL_RULES, GRAPH, FoundOut, Kind
 from tracker.contract.refusal import Refused
 from tracker.contract.values import NO_END_TIME, Mode
-from tracker.core import draining
-from tracker.core.closing import ClosedSet
-from tracker.core.expecting import Expectations
+from tracker.core import deployments
+from tracker.core.closed import ClosedSet, Waiting
+from tracker.core.expectations import Expectations
 from tracker.core.fronts import Front
 from tracker.core.sparsecells import SparseCells
 from tracker.core.tombstones import Tombstones
-from tracker.core.waiting import Waiting
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
@@ -166,7 +165,7 @@ def test_a_tracker_that_mixes_up_recycled_rows_is_found_out(monkeypatch: pytest.
 
 
 def test_a_tracker_that_hands_over_what_is_in_flight_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "unbalanced", lambda job: np.zeros(len(job.graph), np.bool_))
+    monkeypatch.setattr(deployments, "unbalanced", lambda job: np.zeros(len(job.graph), np.bool_))
     for seed in range(100):
         try:
             Dataflow(seed).run()

@@ -19,7 +19,7 @@ from tracker.contract.commands import Ack, Subscribe, Unsubscribe
 from tracker.contract.events import Advanced, Ended, Event, Excess, Late
 from tracker.contract.refusal import Refusal, Refused
 from tracker.core import Tracker
-from tracker.core.filters import EventFilter
+from tracker.core.log import EventFilter
 from tracker.core.subscriptions import Subscriptions
 
 

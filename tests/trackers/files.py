@@ -39,6 +39,7 @@ class Sqlite:
     """
 
     alone = True
+    cut_off = frozenset[Process]()
 
     def __init__(self, base: Path, schedule: Schedule, weather: Weather) -> None:
         self._base = base

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tracker.core import epochs
-from tracker.journal import LeftOut, Recovery, sqlite
+from tracker.core import reports
+from tracker.journal import LeftOut, Recovery, SqliteJournal
 from tracker.journal.comparison import Relation
 from tracker.journal.redis import RedisJournal, confirmation, lease, log, scripts
 from tracker.journal.redis.top import Top
@@ -32,21 +32,24 @@ def _keeps_marks(change: pytest.MonkeyPatch) -> None:
 
 
 def _leaves_out_by_number(change: pytest.MonkeyPatch) -> None:
-    change.setattr(LeftOut, "__eq__", lambda self, other: self[0] == other[0])
-    change.setattr(LeftOut, "__hash__", lambda self: hash(self[0]))
+    change.setattr(LeftOut, "__eq__", lambda self, other: self.number == other.number)
+    change.setattr(LeftOut, "__hash__", lambda self: hash(self.number))
 
 
 def _notes_no_restore(change: pytest.MonkeyPatch) -> None:
-    change.setattr(sqlite, "NOTE", "-nothing")
+    opens = SqliteJournal.__init__
+    change.setattr(SqliteJournal, "__init__", lambda self, path, restoring=False: opens(self, path, True))
     change.setattr(RedisJournal, "_restoring", property(lambda self: True, lambda self, value: None), raising=False)
 
 
 def _fences_nobody(change: pytest.MonkeyPatch) -> None:
-    change.setattr(epochs, "fence_all", lambda job, stand_in: None)
+    change.setattr(reports, "fence_all", lambda job, stand_in: None)
 
 
 def _fences_all(change: pytest.MonkeyPatch) -> None:
-    change.setattr(epochs, "fence_all", lambda job, stand_in: [producer.fence() for producer in job.producers.values()])
+    change.setattr(
+        reports, "fence_all", lambda job, stand_in: [producer.fence() for producer in job.producers.values()]
+    )
 
 
 def _sees_no_vanished_log(change: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,14 @@ from tracker.journal import (
 )
 from tracker.server import backups
 from tracker.server.clock import Clock
-from tracker.server.joblabels import JobLabels
 from tracker.server.lanes import Lanes
 from tracker.server.leading import Leadership
 from tracker.server.limits import Limits
-from tracker.server.measures import Measures
-from tracker.server.replayable import Followed, ReplayableState, recover, stand_by
-from tracker.server.sequencer import Sequencer
+from tracker.server.measures import JobLabels, Measures
+from tracker.server.owning import stand_by
+from tracker.server.replayable import Followed, ReplayableState, recover
+from tracker.server.sequencer import JournalHealth, Sequencer
+from tracker.server.snapshots import Snapshots
 from tracker.wire.codec import Method, read_command
 
 from .judging import JOB, Status, status_of
@@ -92,8 +93,8 @@ class Tracker:
 
     @property
     def knows(self) -> int:
-        """The newest record that it has read or written; 0: none, or it does not live."""
-        if not self.lives:
+        """The newest record that it has read or written; 0: none, or it does not live, or reaches no store."""
+        if not self.lives or self.process in self.world.store.cut_off:
             return 0
         serving = self.world.serving.get(self.place)
         followed = 0 if self._following is None else self._following.place.number
@@ -170,14 +171,14 @@ class Tracker:
         world = self.world
         self.loop = asyncio.get_running_loop()
         self.stop = stop = asyncio.Event()
-        state = None
-        while state is None:
+        recovered = None
+        while recovered is None:
             journal, followed = await self._own(accept_loss)
             if journal is None:
                 return
             self._show_replay(journal)
             try:
-                state, number = await asyncio.to_thread(
+                recovered = await asyncio.to_thread(
                     recover, journal, _DAY, world.wall(), accept_loss, set_aside, followed
                 )
             except JournalLockedError:
@@ -186,12 +187,12 @@ class Tracker:
                 if not process.killed:
                     await asyncio.to_thread(journal.close)
                 raise
+        state = recovered.state
         clock = Clock(state.at, world.wall, lambda: int(world.schedule.now * 1e9))
         lanes = Lanes()
         measures = Measures(JobLabels(10, lambda _: True), state.tracker.find)
-        sequencer = Sequencer(
-            state, lanes, journal, number, Limits(), clock, lambda *_: None, lambda _: None, 30_000, measures
-        )
+        health, snapshots = JournalHealth(lambda _: None, measures), Snapshots(journal, measures, 30_000)
+        sequencer = Sequencer(recovered, lanes, Limits(), clock, health, snapshots, lambda *_: None)
         leadership = Leadership(journal, lambda: None)
         gone: list[Exception] = []
 

@@ -7,7 +7,7 @@ Redis is a real server, whose connections are interrupted; its keys' times to li
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from random import Random
 from typing import Any, Protocol
@@ -35,6 +35,10 @@ class Store(Protocol):
     """What keeps a journal."""
 
     alone: bool  #: whether it comes back older, or loses something, only while no tracker uses it
+
+    @property
+    def cut_off(self) -> Container[Process]:
+        """The processes that reach only what it was once."""
 
     def journal(self) -> Journal:
         """Open the journal as a standby does."""
@@ -94,6 +98,7 @@ class Objects:
     """An object store in memory."""
 
     alone = False
+    cut_off = frozenset[Process]()
 
     def __init__(self, schedule: Schedule, weather: Weather, marks: str) -> None:
         self._schedule = schedule
@@ -233,15 +238,19 @@ class Redis:
 
     def demote(self, process: Process, seconds: float) -> None:
         """Let a process reach only a master that is one no longer, as it was when it was demoted."""
-        if any(self._schedule.now < until for until in self._cut_off.values()):
+        if self.cut_off:
             return
         for name in self._names():
             self._client.copy(name, name, destination_db=1, replace=True)
         self._cut_off[process] = self._schedule.now + seconds
 
+    @property
+    def cut_off(self) -> frozenset[Process]:
+        return frozenset(process for process, until in self._cut_off.items() if self._schedule.now < until)
+
     def _database(self) -> int:
         """Return where the keys are for the process that asks."""
-        return int(self._schedule.now < self._cut_off.get(self._schedule.process, 0))
+        return int(self._schedule.process in self.cut_off)
 
     def clear(self) -> None:
         """Remove all keys."""

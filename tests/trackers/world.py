@@ -240,6 +240,7 @@ class World:
             elif kind == "demote" and isinstance(self.store, Redis):
                 for tracker in leaders:
                     self.store.demote(tracker.process, 8 * LEASE_S)
+                self._forgive()
                 self.schedule.pause(random.choice((0.0, 8 * LEASE_S)) if leaders else 0)
             elif kind == "back up":
                 self.operator.back_up()
@@ -293,7 +294,7 @@ class World:
             raise FoundOut(f"a tracker ends, and has written nothing down: {error}")
 
     def _forgive(self) -> None:
-        """Forget what was lost, if nobody is left who could know of the loss."""
+        """Forget what was lost, if nobody is left who could know of the loss and write it down."""
         if self._unsettled and not self.store.has_note() and max(each.knows for each in self.trackers) < self._top:
             self.note("nobody knows")
             self._unknown = True

@@ -17,8 +17,7 @@ from starlette.routing import Route
 
 from tests.security.authority import Authority
 from tracker.web.application import application
-from tracker.web.connections import Connections
-from tracker.web.listening import listening
+from tracker.web.listening import Connections, listening
 
 from .test_application import scrape
 

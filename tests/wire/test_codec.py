@@ -13,7 +13,6 @@ import pytest
 from tracker.contract import answers, commands, events, promises, spec, status
 from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Mode, Numbered, Ordering, Outcome, Reason
 from tracker.wire import codec
-from tracker.wire.codec.jobs import read_job_spec
 from tracker.wire.gen import tracker_pb2 as wire
 
 AT = 1_700_000_000_123_456_000  # ns, exact to the microsecond as a caller's moments are
@@ -108,29 +107,28 @@ def test_a_bookmark_is_no_event() -> None:
 
 
 def test_how_a_job_stands() -> None:
-    assert codec.read_job_status(codec.write_job_status(JOB)) == JOB
-    assert codec.read_drain_status(codec.write_drain_status(DRAIN)) == DRAIN
+    assert codec.read(codec.write(JOB, wire.JobStatus), status.JobStatus) == JOB
+    assert codec.read(codec.write(DRAIN, wire.DrainStatus), status.DrainStatus) == DRAIN
 
 
 def test_how_a_substream_stands() -> None:
-    assert codec.read_substream(codec.write_substream(SUBSTREAM)) == SUBSTREAM
-    explained = status.Explained(SUBSTREAM, (STAGED,))
-    assert codec.read_explained(codec.write_explained(explained)) == explained
-    assert codec.read_explained(codec.write_explained(status.Explained(None, ()))) == status.Explained(None, ())
+    assert codec.read(codec.write(SUBSTREAM, wire.SubstreamStatus), status.SubstreamStatus) == SUBSTREAM
+    for explained in (status.Explained(SUBSTREAM, (STAGED,), (SUBSTREAM,), 1), status.Explained(None, ())):
+        assert codec.read(codec.write(explained, wire.ExplainResponse), status.Explained) == explained
 
 
 def test_how_a_subscription_stands() -> None:
-    assert codec.read_subscription(codec.write_subscription(SUBSCRIPTION)) == SUBSCRIPTION
+    assert codec.read(codec.write(SUBSCRIPTION, wire.SubscriptionStatus), status.SubscriptionStatus) == SUBSCRIPTION
 
 
 def test_what_defining_a_job_answers() -> None:
     defined = answers.JobDefined(True, 3, "log", 4, DRAIN, JOB_SPEC)
-    assert codec.read_job_defined(codec.write_job_defined(defined)) == defined
+    assert codec.read(codec.write(defined, wire.DefineJobResponse), answers.JobDefined) == defined
 
 
 def test_callers_read_a_spec_as_they_gave_it() -> None:
     assert spec.JobSpec.of(SPEC) == JOB_SPEC
-    assert read_job_spec(codec.write_job_spec(JOB_SPEC)) == JOB_SPEC
+    assert codec.read(codec.write_job_spec(JOB_SPEC), spec.JobSpec) == JOB_SPEC
 
 
 def test_a_caller_specifies_what_the_core_reads() -> None:
@@ -212,3 +210,14 @@ def test_words_have_the_numbers_that_the_wire_gives_them(kind: type[Numbered], o
     assert [pickle.loads(pickle.dumps(member)) for member in kind] == list(kind)
     with pytest.raises(ValueError, match="0 is not the number"):
         kind.of(0)
+
+
+def test_a_sum_that_the_wire_cannot_carry_is_written_as_the_most() -> None:
+    segment = status.SegmentStatus("raw", False, 1, 2, 3, "p", "q", expected=2**64 + 7)
+    assert codec.write(segment, wire.SegmentStatus).expected == 2**64 - 1
+
+
+def test_a_server_older_than_modes_of_drains_has_only_drains_that_finish() -> None:
+    asked = wire.DrainStatus(state=wire.DRAINING)
+    assert codec.read(asked, status.DrainStatus).mode is DrainMode.FINISH
+    assert codec.read(wire.DrainStatus(state=wire.NOT_DRAINING), status.DrainStatus).mode is None

@@ -17,8 +17,8 @@ import typer
 import typer.main
 
 from tracker.cli.completion import answer
-from tracker.cli.connecting import Connection
-from tracker.cli.declaring import (
+from tracker.cli.connection import Connection
+from tracker.cli.declarations import (
     CHECK_ONLY,
     CommandLineError,
     Group,
@@ -37,14 +37,14 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "top": ("top", "show all jobs live: what is open, how fast it moves, what is silent"),
         "jobs": ("jobs", "list the jobs"),
         "job": ("jobs", "show a job's state"),
-        "substreams": ("substreams", "list open substreams, and what they wait for"),
-        "explain": ("explain", "show why a substream has not ended"),
+        "substreams": ("jobs", "list open substreams, and what they wait for"),
+        "explain": ("jobs", "show why a substream has not ended"),
         "watch": ("events", "show a job's events as they happen"),
         "events": ("events", "list a job's events"),
         "wait": ("events", "wait until a substream has ended, or all up to a time"),
-        "subscriptions": ("subscriptions", "list a job's durable readers"),
+        "subscriptions": ("jobs", "list a job's durable readers"),
         "ledger": ("ledger", "add up what became of every row, from receipts"),
-        "info": ("info", "show which server answers, and its limits"),
+        "info": ("jobs", "show which server answers, and its limits"),
     },
     "Operate": {
         "drain": ("drains", "ask a deployment to finish what it has begun and to stop"),
@@ -52,10 +52,11 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "abandon": ("repairs", "end a substream, whatever is in flight"),
         "finish-front": ("repairs", "finish the front of a source that will not return"),
         "forget-producer": ("repairs", "forget a producer that will not return"),
-        "unsubscribe": ("subscriptions", "remove a subscription, expired or not"),
+        "unsubscribe": ("jobs", "remove a subscription, expired or not"),
         "leader": ("leader", "hand a tracker to its standby"),
         "backup": ("backups", "make a backup of a whole tracker, or check one"),
         "restore": ("backups", "make a journal continue with a backup"),
+        "import": ("backups", "move a tracker that ran in a driver to a service"),
         "delete-job": ("jobs", "delete a job with all its events"),
     },
     "This machine": {
@@ -64,7 +65,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "token": ("tokens", "make a token for a client, and its entry for the server"),
     },
     "Run": {
-        "dev": ("dev", "run a tracker with its page and an example job, to look around"),
+        "dev": ("serve", "run a tracker with its page and an example job, to look around"),
         "serve": ("serve", "run a tracker"),
         "notify": ("notify", "call webhooks and write markers when substreams have ended"),
         "relay": ("relay", "run a node's relay, which combines the reports of its workers"),

@@ -1,8 +1,8 @@
-"""`tracker backup` and `tracker restore`: the whole state of a tracker, as one file."""
+"""`tracker backup` and `tracker restore`: the whole state of a tracker, as one file; `tracker import`: without one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +11,8 @@ import typer
 
 from tracker.backup.form import BackupError, Checked
 from tracker.backup.places import Place, place
-from tracker.cli.connecting import Connection
-from tracker.cli.declaring import WrongUsageError, command, new_commands
+from tracker.cli.connection import Connection
+from tracker.cli.declarations import WrongUsageError, command, ending_at, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.options import need_server_python, needs
 from tracker.cli.output import print_json, print_line, print_pairs, progress
@@ -54,6 +54,15 @@ def backup(
             "restored with --same-log",
         ),
     ] = False,
+    moved_to: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            show_default=False,
+            help="with --final: the tracker that will continue; a program that still names the journal is referred to "
+            "it",
+        ),
+    ] = "",
     keep: Annotated[
         int | None,
         typer.Option(
@@ -77,23 +86,21 @@ def backup(
     """
     if final and not journal:
         raise WrongUsageError("--final ends a journal: name it with --journal")
+    if moved_to and not final:
+        raise WrongUsageError("--moved-to is for --final")
     if verify and (journal or keep is not None):
         raise WrongUsageError("--verify only reads: leave out --journal and --keep")
     if max_age is not None and not verify:
         raise WrongUsageError("--max-age is for --verify")
-    try:
+    with ending_at(BackupError):
         where = place(to)
         if verify:
             return _verify(form, where, max_age)
         if keep is not None and where.file:
             raise WrongUsageError(f"--keep needs a directory, and {to} is a file: end its name with /")
-        parts = _read_journal(journal, final) if journal else at.single_client().backup()
+        parts = _read_journal(journal, final, moved_to) if journal else at.single_client().backup()
         made, written = _write(parts, where)
         removed = [] if keep is None else where.keep(keep)
-    except BackupError as failed:
-        return _failed(failed)
-    except ValueError as wrong:
-        raise WrongUsageError(str(wrong)) from wrong
     if form is Form.JSON:
         print_json({"file": written, **asdict(made.header), "removed": removed}, indent=2)
         return 0
@@ -138,7 +145,7 @@ def restore(
     with needs("restore", "server"):
         from tracker.journal import JournalError
         from tracker.server import backups
-    try:
+    with ending_at(BackupError, JournalError):
         where = place(source)
         name = where.newest()
         with progress(quiet=True) as show:
@@ -146,10 +153,6 @@ def restore(
             backup = Checked(counted, where.full(name))
             counted.total = backup.header.bytes
             done = backups.restore(journal, backup, replace, same_log)
-    except (BackupError, JournalError) as failed:
-        return _failed(failed)
-    except ValueError as wrong:
-        raise WrongUsageError(str(wrong)) from wrong
     if form is Form.JSON:
         print_json({"file": where.full(name), "journal": journal, **asdict(done)}, indent=2)
         return 0
@@ -164,15 +167,61 @@ def restore(
     return 0
 
 
-def _read_journal(journal: str, final: bool) -> Iterator[bytes]:
+@command(
+    commands,
+    "import",
+    "tracker import file:///data/_tracker/shop --into sqlite:tracker.db --moved-to tracker.internal:7654",
+)
+def import_(
+    form: Form,
+    journal: Annotated[
+        str, typer.Argument(metavar="JOURNAL", help="the journal of a tracker that is stopped, such as a driver's")
+    ],
+    into: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="the journal of the service, of any kind, which has no jobs"),
+    ],
+    moved_to: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="where the service will listen; a program that names JOURNAL is referred to it"
+        ),
+    ],
+) -> int:
+    """Move a tracker that ran in a driver to a service. Start the service on the journal afterwards.
+
+    Clients go on as if nothing had happened: the ids of the logs and the open runs stay. No tracker starts on the old
+    journal any more. If the command is interrupted, repeat it: until the old journal has ended, its tracker can go on,
+    and the new one opens for nobody. Exit status: 0 done; 1 it was not, and the message has what to do.
+    """
+    need_server_python("import")
+    with needs("import", "server"):
+        from tracker.journal import JournalError
+        from tracker.server import backups
+    with ending_at(BackupError, JournalError):
+        logs = backups.move(journal, into, moved_to)
+    if form is Form.JSON:
+        print_json({"journal": into, "moved_to": moved_to, "logs": logs}, indent=2)
+        return 0
+    print_line(f"{into} continues with {_jobs(logs)}, and {journal} has ended")
+    print_line(f"start it: tracker serve --journal '{into}' --listen {moved_to}")
+    return 0
+
+
+def _read_journal(journal: str, final: bool, moved_to: str) -> Iterator[bytes]:
     need_server_python("backup --journal")
     with needs("backup --journal", "server"):
         from tracker.journal import JournalError, JournalLockedError
         from tracker.server import backups
     try:
-        draft = backups.of_journal(journal, final)
+        draft = backups.of_journal(journal, final, moved_to)
     except JournalLockedError as used:
-        raise BackupError(f"{used}. To back up a tracker that runs, leave out --journal") from used
+        advice = (
+            "Stop that tracker first, or the program that runs it"
+            if final
+            else "To back up a tracker that runs, leave out --journal"
+        )
+        raise BackupError(f"{used}. {advice}") from used
     except JournalError as failed:
         raise BackupError(str(failed)) from failed
     draft.seal()
@@ -236,10 +285,8 @@ def _pairs(name: str, header: Header) -> list[tuple[str, object]]:
 
 
 def _described(header: Header) -> str:
-    jobs = "1 job" if len(header.jobs) == 1 else f"{len(header.jobs)} jobs"
-    return f"{jobs} as of record {header.record}, {header.made} ({header.bytes / _MIB:,.1f} MiB)"
+    return f"{_jobs(header.jobs)} as of record {header.record}, {header.made} ({header.bytes / _MIB:,.1f} MiB)"
 
 
-def _failed(failed: Exception) -> int:
-    print_line(f"tracker: {failed}", error=True)
-    return 1
+def _jobs(jobs: Mapping[str, object]) -> str:
+    return "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"

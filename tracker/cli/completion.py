@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from tracker.cli.declaring import command, new_commands
+from tracker.cli.declarations import command, new_commands
 
 commands = new_commands()
 _VARIABLE: Final = "_TRACKER_COMPLETE"
@@ -46,7 +46,7 @@ def answer(root: Any) -> int | None:
 
 def complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the jobs that begin so, as the tracker has them at this moment; none if it does not answer at once."""
-    from tracker.cli.connecting import completing_client
+    from tracker.cli.connection import completing_client
     from tracker.client import TrackerError, TrackerUnavailable
 
     try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
-from tracker.cli.declaring import WrongUsageError
+from tracker.cli.declarations import WrongUsageError
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument

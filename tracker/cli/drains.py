@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tracker.cli.connecting import Connection
-from tracker.cli.declaring import command, new_commands
+from tracker.cli.connection import Connection
+from tracker.cli.declarations import CommandFailedError, command, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.options import Job
 from tracker.cli.output import print_json, print_line, print_pairs, progress
@@ -193,10 +193,9 @@ def cancel_drain(
     with at.client() as client:
         status = client.cancel_drain(job, drain_id, deployment)
     _show(form, status)
-    if status.state is DrainState.CANCELLED:
-        return 0
-    print_line(f"tracker: nothing is cancelled: job {job} is {status.state}", error=True)
-    return 1
+    if status.state is not DrainState.CANCELLED:
+        raise CommandFailedError(f"nothing is cancelled: job {job} is {status.state}")
+    return 0
 
 
 def _show(form: Form, status: DrainStatus) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracker.cli.connecting import Connection
-from tracker.cli.declaring import WrongUsageError, command, new_commands
+from tracker.cli.connection import Connection
+from tracker.cli.declarations import CommandFailedError, WrongUsageError, command, ending_at, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.options import Job
 from tracker.cli.output import print_json, print_line
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tracker.contract.events import EventPage
 
 commands = new_commands()
-_NOT_IN_TIME: Final = 1
-_NOT_GOOD_ENOUGH: Final = 1
 
 _Segments = Annotated[
     list[str] | None, typer.Option(metavar="SEGMENT", help="only ends on this segment; may be repeated")
@@ -119,7 +117,7 @@ def list_events(
 ) -> int:
     """List the events of a job that are kept, in their order; --scope and --name have the history of one substream."""
     from tracker.cli.views.events import print_event
-    from tracker.client.paging import pages
+    from tracker.client.watch import pages
 
     with at.single_client() as client:
         shown = 0
@@ -197,18 +195,15 @@ def wait(
 
     if (scope is None or name is None) == (up_to is None) or (up_to is not None and scope is not None):
         raise WrongUsageError("give either the SCOPE and the NAME of a substream, or --up-to TIME")
-    try:
+    with ending_at():
         accepted = AcceptedEnds(reasons, by_drain)
-    except ValueError as wrong:
-        raise WrongUsageError(str(wrong)) from None
     with at.client() as client:
         try:
             if up_to is not None:
                 return _wait_for_all(client, form, job, segment, up_to, timeout)
             return _wait_for_one(client, form, job, segment, scope or "", name or "", timeout, accepted)
         except TimeoutError as late:
-            print_line(f"tracker: {late}; `tracker explain` shows why", error=True)
-            return _NOT_IN_TIME
+            raise CommandFailedError(f"{late}; `tracker explain` shows why") from None
 
 
 def _wait_for_one(
@@ -233,21 +228,18 @@ def _wait_for_one(
         print_line(f"{substream(ended.scope, ended.name)} has ended on {ended.segment}: {how}")
     if complaint := accepted.complaint(ended):
         accepting = f"--reason {ended.reason}" if ended.reason.name not in accepted.reasons else "--by-drain"
-        print_line(f"tracker: {complaint}; {accepting} accepts that", error=True)
-        return _NOT_GOOD_ENOUGH
+        raise CommandFailedError(f"{complaint}; {accepting} accepts that")
     return 0
 
 
 def _wait_for_all(
     client: TrackerClient | ShardedClient, form: Form, job: str, segment: str, up_to: int, timeout: float | None
 ) -> int:
-    from tracker.client import WrongJobError, wait_for_progress
+    from tracker.client import wait_for_progress
     from tracker.client.texts import time_text
 
-    try:
+    with ending_at():
         reached = wait_for_progress(client, job, segment, up_to, timeout)
-    except WrongJobError as wrong:
-        raise WrongUsageError(str(wrong)) from None
     if form is Form.JSON:
         print_json({"segment": segment, "up_to": reached})
     else:

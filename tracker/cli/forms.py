@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 
 import typer
 
-from tracker.cli.declaring import WrongUsageError, given, is_given, shared
+from tracker.cli.declarations import WrongUsageError, given, is_given, shared
 from tracker.python310 import StrEnum
 
 _PANEL = "The form of the answer"

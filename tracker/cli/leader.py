@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tracker.cli.connecting import Connection
-from tracker.cli.declaring import Group, WrongUsageError, command, new_commands
+from tracker.cli.connection import Connection
+from tracker.cli.declarations import CommandFailedError, Group, command, ending_at, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.output import print_json, print_line
 
@@ -43,11 +43,9 @@ def move(
     from tracker.client.servers import finder
 
     with at.single_client() as client:
-        try:
+        with ending_at():
             before = client.server_info().instance
             to = client.move_leader()
-        except ValueError as wrong:
-            raise WrongUsageError(str(wrong)) from wrong
         started = time.monotonic()
         while True:
             try:
@@ -57,12 +55,10 @@ def move(
             if now != before:
                 break
             if time.monotonic() - started > timeout:
-                print_line(
-                    f"tracker: {to} has the journal, and does not answer at {at.server} after {timeout:g} s; see its "
-                    "log, and name all addresses of the tracker: --server HOST:PORT+HOST:PORT",
-                    error=True,
+                raise CommandFailedError(
+                    f"{to} has the journal, and does not answer at {at.server} after {timeout:g} s; see its log, and "
+                    "name all addresses of the tracker: --server HOST:PORT+HOST:PORT"
                 )
-                return 1
             time.sleep(_LOOK_S)
     leads = finder(at.server).current
     if form is Form.JSON:

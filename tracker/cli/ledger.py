@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tracker.cli.declaring import WrongUsageError, command, new_commands
+from tracker.cli.declarations import WrongUsageError, command, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.output import print_json, print_line, print_rows
 

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from tracker.cli.declaring import WrongUsageError, command, new_commands
+from tracker.cli.declarations import WrongUsageError, command, ending_at, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.options import needs
-from tracker.cli.output import print_json, print_line
+from tracker.cli.output import print_json
 
 if TYPE_CHECKING:
     from tracker.load.results import Result
@@ -109,22 +109,14 @@ def run(arguments: _Asked) -> int:
     """Run `tracker load` and return the exit status."""
     with needs("load", "load"):
         # Imported here, since the other commands do not need these modules, and their requirements may be missing.
-        from tracker.load.running import FailedError
         from tracker.load.scenario import ScenarioError
-        from tracker.load.servers import ServerFailedError
+        from tracker.load.servers import FailedError
 
     signal.signal(signal.SIGTERM, _terminated)
-    try:
+    with ending_at(FailedError, wrong=(ScenarioError,)):
         scenario = _scenario(arguments)
         with _target(arguments) as target:
-            if arguments.find_rate:
-                return _find_rate(arguments, scenario, target)
-            return _run_once(arguments, scenario, target)
-    except ScenarioError as error:
-        raise WrongUsageError(str(error)) from error
-    except (FailedError, ServerFailedError) as error:
-        print_line(f"tracker: {error}", error=True)
-        return _WRONG
+            return _run(arguments, scenario, target)
 
 
 def _terminated(number: int, _frame: object) -> NoReturn:
@@ -168,58 +160,44 @@ def _target(arguments: _Asked) -> Iterator[Target]:
         yield Remote(str(arguments.server))
 
 
-def _run_once(arguments: _Asked, scenario: Scenario, target: Target) -> int:
-    from tracker.cli.views.load import print_machine, print_result, ticker
+def _run(arguments: _Asked, scenario: Scenario, target: Target) -> int:
+    from tracker.cli.views.load import print_machine, print_result, print_search, print_step, ticker
     from tracker.load.results import machine
-    from tracker.load.running import run as run_scenario
+    from tracker.load.run import run as run_scenario
+    from tracker.load.search import find_rate
 
     described = machine() | _described(arguments, scenario)
+    document = {"machine": described, "scenario": scenario.as_dict()}
     print_machine(described, arguments.form)
-    with ticker() as show:
-        result = run_scenario(scenario, target, show, arguments.keep)
-    document = {"machine": described, "scenario": scenario.as_dict(), "result": result.as_dict()}
-    if arguments.form is Form.JSON:
+    is_json = arguments.form is Form.JSON  # then stdout has one document
+
+    def run_at(rate: float) -> Result:
+        with ticker() as show:
+            return run_scenario(replace(scenario, rate=rate), target, show, arguments.keep)
+
+    if arguments.find_rate:
+        search = find_rate(run_at, scenario.rate, arguments.bound, partial(print_step, to_stderr=is_json))
+        document["search"] = search.as_dict()
+        right = bool(search.rate) and not search.steps[-1].result.verdict.faults
+        show_it = partial(print_search, search, arguments.bound)
+    else:
+        result = run_at(scenario.rate)
+        document["result"] = result.as_dict()
+        right = result.verdict.right
+        show_it = partial(print_result, scenario, result)
+    if is_json:
         print_json(document, indent=2)
     else:
-        print_result(scenario, result)
+        show_it()
     if arguments.save is not None:
-        _write(arguments.save, document)
+        arguments.save.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     if arguments.plot is not None:
         from tracker.load.plot import draw  # imported here, since only this needs matplotlib
 
         draw(scenario, Path(arguments.scenario).stem, result, arguments.plot)
-    return 0 if result.verdict.right else _WRONG
-
-
-def _find_rate(arguments: _Asked, scenario: Scenario, target: Target) -> int:
-    from tracker.cli.views.load import print_machine, print_search, print_step, ticker
-    from tracker.load.results import machine
-    from tracker.load.running import run as run_scenario
-    from tracker.load.searching import find_rate
-
-    described = machine() | _described(arguments, scenario)
-    print_machine(described, arguments.form)
-    to_stderr = arguments.form is Form.JSON  # stdout has one document
-
-    def run_at(rate: float) -> Result:
-        with ticker() as show:
-            return run_scenario(replace(scenario, rate=rate), target, show)
-
-    search = find_rate(run_at, scenario.rate, arguments.bound, partial(print_step, to_stderr=to_stderr))
-    document = {"machine": described, "scenario": scenario.as_dict(), "search": search.as_dict()}
-    if arguments.form is Form.JSON:
-        print_json(document, indent=2)
-    else:
-        print_search(search, arguments.bound)
-    if arguments.save is not None:
-        _write(arguments.save, document)
-    return _WRONG if search.steps[-1].result.verdict.faults or not search.rate else 0
+    return 0 if right else _WRONG
 
 
 def _described(arguments: _Asked, scenario: Scenario) -> dict[str, str]:
     where = f"started here, journal {arguments.journal or 'memory'}" if arguments.start else f"at {arguments.server}"
     return {"tracker": where, "scenario": f"{arguments.scenario}: {scenario.description}"}
-
-
-def _write(path: Path, document: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _REFUSED = 1
 _WRONG_USAGE = 2
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     _open_outputs()
     try:
-        from tracker.cli import app, declaring
+        from tracker.cli import app, declarations
     except KeyboardInterrupt:
         return _INTERRUPTED
     except ModuleNotFoundError as missing:
@@ -41,10 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = app.run(arguments)
         sys.stdout.flush()
-    except declaring.CommandLineError as wrong:
-        return _print_error(declaring.describe(wrong), _WRONG_USAGE)
-    except declaring.WrongUsageError as wrong:
+    except declarations.CommandLineError as wrong:
+        return _print_error(declarations.describe(wrong), _WRONG_USAGE)
+    except declarations.WrongUsageError as wrong:
         return _print_error(str(wrong), _WRONG_USAGE)
+    except declarations.CommandFailedError as failed:
+        return _print_error(str(failed), _REFUSED, failed.details)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
@@ -85,10 +87,11 @@ def _of_a_call(failed: Exception) -> int:
     return _print_error(str(failed), _REFUSED if isinstance(failed, TrackerError) else _UNREACHABLE)
 
 
-def _print_error(message: str, status: int) -> int:
+def _print_error(message: str, status: int, details: Iterable[str] = ()) -> int:
     from tracker.cli.output import print_line
 
-    print_line(f"tracker: {message}", error=True)
+    for line in (f"tracker: {message}", *details):
+        print_line(line, error=True)
     return status
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from tracker.cli.connecting import Connection
-from tracker.cli.declaring import WrongUsageError, command, new_commands
-from tracker.cli.options import LogLevel, need_server_python, needs
+from tracker.cli.connection import Connection
+from tracker.cli.declarations import command, ending_at, new_commands
+from tracker.cli.options import LogLevel, Metrics, need_server_python, needs
 from tracker.cli.output import print_line
 
 commands = new_commands()
@@ -21,14 +21,7 @@ def notify(
     at: Connection,
     rules: Annotated[Path, typer.Argument(metavar="FILE", help="the rules, in TOML; read again when it changes")],
     check: Annotated[bool, typer.Option("--check", help="only check the file, without a tracker")] = False,
-    metrics: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            show_default=False,
-            help="where to serve /metrics for Prometheus, /healthz and /readyz by HTTP; port 0 picks a free one",
-        ),
-    ] = "",
+    metrics: Metrics = "",
     log_level: LogLevel = "info",
 ) -> int:
     """Call webhooks and write marker files when substreams have ended: each event at least once, in order.
@@ -40,19 +33,14 @@ def notify(
     need_server_python("notify")
     with needs("notify", "notify"):
         from tracker.notify.app import notify as run_notify
-        from tracker.notify.rules import RulesError, read_rules
+        from tracker.notify.rules import read_rules
         from tracker.server.logs import log_to_stderr
         from tracker.web.listening import CannotListenError
-    try:
+    with ending_at(CannotListenError):
         if check:
             print_line(f"{rules} has {len(read_rules(rules))} rules, and they can be used")
             return 0
         log_to_stderr(log_level)
         with at.single_client() as client:
             asyncio.run(run_notify(rules, client, metrics))
-    except (RulesError, ValueError) as wrong:
-        raise WrongUsageError(str(wrong)) from wrong
-    except CannotListenError as error:
-        print_line(f"tracker: {error}", error=True)
-        return 1
     return 0

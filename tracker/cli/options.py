@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from tracker.cli.completion import complete_jobs
-from tracker.cli.declaring import WrongUsageError, shared
+from tracker.cli.declarations import WrongUsageError, shared
 from tracker.cli.output import print_line
 
 Job = Annotated[str, typer.Argument(metavar="JOB", autocompletion=complete_jobs, help="the job's name")]
@@ -20,6 +20,43 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="the substream's name"
 
 
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="what to log")]
+Metrics = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        show_default=False,
+        help="where to serve /metrics for Prometheus, /healthz and /readyz by HTTP; port 0 picks a free one, and a "
+        "line, `metrics on http://HOST:PORT`, tells which. Without it they are not served",
+    ),
+]
+#: How an address that others call is protected: the arguments of `tracker.security.guard.Security`.
+ServerCert = Annotated[
+    str, typer.Option(metavar="FILE", show_default=False, help="serve by TLS with this certificate (PEM)")
+]
+ServerKey = Annotated[
+    str,
+    typer.Option(metavar="FILE", show_default=False, help="the certificate's key (PEM), without a password"),
+]
+ClientAuthorities = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="ask every client for a certificate of these authorities (PEM); without tokens, each may do everything",
+    ),
+]
+Tokens = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="the clients, by the hashes of their tokens or by their certificates: only they may call. "
+        "`tracker token new` prints entries",
+    ),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="listen beyond this machine although TLS or the clients are missing")
+]
 
 
 @contextmanager

@@ -138,6 +138,21 @@ def print_rows(columns: Sequence[Column[T]], items: Iterable[T], form: Form = Fo
         titles = None
 
 
+def print_list(columns: Sequence[Column[T]], items: Sequence[T], form: Form, none: str) -> int:
+    """Print a whole list as JSON or as a table, and return the exit status for that.
+
+    Args:
+        none: what is printed in place of an empty table.
+    """
+    if form is Form.JSON:
+        print_json(items, indent=2)
+    elif items:
+        print_rows(columns, items, form)
+    else:
+        print_line(none)
+    return 0
+
+
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows of values.
 

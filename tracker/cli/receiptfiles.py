@@ -8,9 +8,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from tracker.cli.declaring import WrongUsageError
+from tracker.cli.declarations import WrongUsageError
 from tracker.cli.options import needs
-from tracker.client.receipts import COUNTS, NEEDED, Aside, asides_of
+from tracker.client.ledger import COUNTS, NEEDED, Aside, asides_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tracker.cli.connecting import DEFAULT_SERVER, SERVER_VARIABLE
-from tracker.cli.declaring import WrongUsageError, command, given, new_commands
-from tracker.cli.options import LogLevel, needs
-from tracker.cli.output import print_line
+from tracker.cli.connection import DEFAULT_SERVER, SERVER_VARIABLE, TlsCa, TlsCert, TlsKey, TokenFile
+from tracker.cli.declarations import command, ending_at, given, new_commands
+from tracker.cli.options import ClientAuthorities, Insecure, LogLevel, Metrics, ServerCert, ServerKey, Tokens, needs
 
 commands = new_commands()
 
@@ -50,50 +49,15 @@ def relay(
             help="the permissions of the socket file; 660: its owner and group",
         ),
     ] = "660",  # type: ignore[assignment] # Typer parses the default, too
-    tls_ca: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            envvar="TRACKER_TLS_CA",
-            help="call the tracker by TLS, and trust the authorities in this file (PEM); `system`: those of the system",
-        ),
-    ] = None,
-    tls_cert: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", envvar="TRACKER_TLS_CERT", help="the certificate that the relay shows to the tracker (PEM)"
-        ),
-    ] = None,
-    tls_key: Annotated[
-        str | None, typer.Option(metavar="FILE", envvar="TRACKER_TLS_KEY", help="that certificate's key (PEM)")
-    ] = None,
-    token_file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            envvar="TRACKER_TOKEN_FILE",
-            help="the file with the relay's token, which needs the scope report; without it, the variable "
-            "TRACKER_TOKEN may hold it",
-        ),
-    ] = None,
-    listen_tls_cert: Annotated[
-        str,
-        typer.Option(metavar="FILE", show_default=False, help="serve a HOST:PORT by TLS with this certificate (PEM)"),
-    ] = "",
-    listen_tls_key: Annotated[
-        str, typer.Option(metavar="FILE", show_default=False, help="that certificate's key (PEM)")
-    ] = "",
-    listen_tls_client_ca: Annotated[
-        str,
-        typer.Option(metavar="FILE", show_default=False, help="ask callers for a certificate of these authorities"),
-    ] = "",
-    listen_tokens: Annotated[
-        str,
-        typer.Option(metavar="FILE", show_default=False, help="who may call the relay, as `tracker serve --tokens`"),
-    ] = "",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="listen beyond this machine although TLS or the callers are missing")
-    ] = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+    listen_tls_cert: ServerCert = "",
+    listen_tls_key: ServerKey = "",
+    listen_tls_client_ca: ClientAuthorities = "",
+    listen_tokens: Tokens = "",
+    insecure: Insecure = False,
     max_delay: Annotated[
         float,
         typer.Option(metavar="MS", help="the longest time a report waits for others while one is under way"),
@@ -105,16 +69,7 @@ def relay(
             help="the most memory for reports that the tracker has not answered; further ones are refused",
         ),
     ] = 256.0,
-    metrics: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            show_default=False,
-            help="where to serve /metrics for Prometheus, /healthz and /readyz by HTTP, such as 127.0.0.1:7661; port 0 "
-            "picks a free one, and a second line, `metrics on http://HOST:PORT`, tells which. Without it they are not "
-            "served",
-        ),
-    ] = "",
+    metrics: Metrics = "",
     log_level: LogLevel = "info",
 ) -> int:
     """Run a node's relay: clients on this node send their reports to it, and it combines them into one.
@@ -130,21 +85,13 @@ def relay(
         from tracker.client.relay import sockets
         from tracker.relay.app import Options
         from tracker.relay.app import relay as run_relay
-        from tracker.relay.listening import CannotListenError
-        from tracker.security.settings import Security
+        from tracker.security.guard import Security
         from tracker.server.logs import log_to_stderr
-        from tracker.web.listening import CannotListenError as CannotListenForMetricsError
+        from tracker.web.listening import CannotListenError
     log_to_stderr(log_level)
-    ca, cert, key, token = (
-        given(context, name, value)
-        for name, value in (
-            ("tls_ca", tls_ca),
-            ("tls_cert", tls_cert),
-            ("tls_key", tls_key),
-            ("token_file", token_file),
-        )
-    )
-    try:
+    own = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
+    ca, cert, key, token = (given(context, name, value) for name, value in own.items())
+    with ending_at(CannotListenError, wrong=(ValueError, CredentialsError)):
         options = Options(
             server=server,
             listen=listen or f"unix:{next(sockets(server))}",
@@ -158,9 +105,4 @@ def relay(
             metrics=metrics,
         )
         asyncio.run(run_relay(options))
-    except (ValueError, CredentialsError) as error:
-        raise WrongUsageError(str(error)) from error
-    except (CannotListenError, CannotListenForMetricsError) as error:
-        print_line(f"tracker: {error}", error=True)
-        return 1
     return 0

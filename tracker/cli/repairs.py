@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracker.cli.connecting import Connection
-from tracker.cli.declaring import command, new_commands
+from tracker.cli.connection import Connection
+from tracker.cli.declarations import command, new_commands
 from tracker.cli.forms import Form
 from tracker.cli.options import Consent, Job, Name, Scope
 from tracker.cli.output import print_done

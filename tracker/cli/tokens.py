@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tracker.cli.declaring import Group, WrongUsageError, command, new_commands
+from tracker.cli.declarations import Group, WrongUsageError, command, ending_at, new_commands
 from tracker.cli.output import print_line
 from tracker.security import tokensfile
 from tracker.security.identities import Scope
@@ -52,10 +52,8 @@ def new(
     The entry has only the token's hash. So this is the only moment at which the token can be kept.
     """
     made = tokensfile.new_token()
-    try:
+    with ending_at():
         entry = tokensfile.entry(name, made, scope, job)
-    except ValueError as wrong:
-        raise WrongUsageError(str(wrong)) from wrong
     if out is None:
         print_line(f"token: {made}", error=True)
     else:

@@ -11,10 +11,10 @@ from typing import Annotated, Final
 import typer
 
 from tracker.cli.completion import complete_jobs
-from tracker.cli.connecting import Connection
-from tracker.cli.declaring import command, new_commands
+from tracker.cli.connection import Connection
+from tracker.cli.declarations import command, new_commands
 from tracker.cli.forms import Form
-from tracker.cli.live.sorting import Sort
+from tracker.cli.live.orders import Sort
 from tracker.cli.output import is_terminal, print_json, print_line
 
 commands = new_commands()

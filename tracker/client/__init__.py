@@ -26,9 +26,8 @@ from tracker.client.errors import EpochCommittedError, TrackerError, TrackerUnav
 from tracker.client.labels import label
 from tracker.client.producer import Producer
 from tracker.client.report import Report
-from tracker.client.subscription import Subscription
 from tracker.client.waiting import WrongJobError, wait_for_progress
-from tracker.client.watch import Watch
+from tracker.client.watch import Subscription, Watch
 from tracker.contract.answers import JobDefined, Reported
 from tracker.contract.events import (
     Advanced,

@@ -1,16 +1,22 @@
 """Calls: their deadlines, when they are repeated, and what a failure means.
 
 Only this module handles gRPC's errors: the rest of the package sees `TrackerError` and `TrackerUnavailable`.
+
+Metrics are for programs that have prometheus-client and a registry of their own: it is imported only when a registry is
+given, so that executors and small programs need not have it. No label names a job, so the number of series does not
+grow with what is tracked.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import grpc
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
@@ -20,12 +26,89 @@ from tracker.client import forking
 from tracker.client.connection import Connection, connect
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError, TrackerUnavailable
-from tracker.client.metrics import ClientMetrics
 from tracker.client.servers import finder
 from tracker.contract.refusal import Refusal
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.addresses import is_local
 from tracker.wire.gen import tracker_pb2
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class ClientMetrics:
+    """Metrics that the clients of one registry share.
+
+    Args:
+        registry: where the metrics are registered. A registry takes them once: `ClientMetrics.of` returns those that it
+            has already.
+
+    Raises:
+        ImportError: prometheus-client is not installed.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        try:
+            from prometheus_client import Counter, Histogram
+        except ImportError as error:
+            raise ImportError(
+                "metrics need prometheus-client: pip install 'substream-tracker[metrics]', or give no metrics="
+            ) from error
+        self._calls = Histogram(
+            "tracker_client_call_seconds",
+            "Time from an attempt of a call to its end, by method and code; watches and waits are left out.",
+            ("method", "code"),
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._reports = Counter(
+            "tracker_client_reports",
+            "Reports that were answered, by outcome, and by the way they took: over a relay, or to the tracker.",
+            ("outcome", "over"),
+            registry=registry,
+        )
+
+    @staticmethod
+    def of(registry: CollectorRegistry) -> ClientMetrics:
+        """Return the metrics of a registry; the first call registers them.
+
+        >>> from prometheus_client import CollectorRegistry
+        >>> registry = CollectorRegistry()
+        >>> ClientMetrics.of(registry) is ClientMetrics.of(registry)
+        True
+        """
+        with _lock:
+            metrics = _by_registry.get(registry)
+            if metrics is None:
+                metrics = _by_registry[registry] = ClientMetrics(registry)
+            return metrics
+
+    @contextmanager
+    def attempt(self, method: str) -> Iterator[None]:
+        """Count an attempt of a call, which is made while the context lasts."""
+        started, code = time.monotonic(), grpc.StatusCode.OK
+        try:
+            yield
+        except grpc.RpcError as error:
+            code = error.code()
+            raise
+        finally:
+            self._calls.labels(method, code.name).observe(time.monotonic() - started)
+
+    def reported(self, outcome: str, over: str) -> None:
+        """Count a report that was answered.
+
+        Args:
+            over: ``relay`` or ``tracker``.
+        """
+        self._reports.labels(outcome.lower(), over).inc()
+
+
+_lock = threading.Lock()
+_by_registry: WeakKeyDictionary[CollectorRegistry, ClientMetrics] = WeakKeyDictionary()
+
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -129,6 +212,51 @@ class Backoff:
         self.failures = 0
 
 
+class Patience:
+    """Consequence of failed attempts of a call: a refusal, a pause, or that the tracker has been away for too long.
+
+    Args:
+        since: the monotonic time from which the client's `retry_for` counts; None: the first failure.
+    """
+
+    def __init__(self, calls: Calls, request: object, since: float | None = None) -> None:
+        self._calls = calls
+        self._request = request
+        self._since = since
+        self._backoff = Backoff(_LONGEST_PAUSE if calls.addresses == 1 else _LONGEST_SEARCH)
+
+    @property
+    def failures(self) -> int:
+        """Return how many attempts have failed in a row."""
+        return self._backoff.failures
+
+    def after(self, error: grpc.RpcError) -> float:
+        """Return the seconds to wait before the next attempt: 0 if time is over, but not each address was tried.
+
+        Raises:
+            TrackerError: the tracker refuses the call.
+            TrackerUnavailable: it has not answered for the client's `retry_for`.
+        """
+        refused = refusal(error)
+        if refused is not None:
+            raise refused from None
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        pause = self._backoff.after(error)
+        if now + pause - self._since <= self._calls.retry_for:
+            return pause
+        if retry_delay(error) is not None:
+            raise out_of_quota(error) from None
+        if self.failures >= self._calls.addresses:
+            raise self._calls.unavailable(self._request, error, self.failures) from error
+        return 0.0
+
+    def reset(self) -> None:
+        """Start anew, since the tracker has answered."""
+        self._backoff.reset()
+        self._since = None
+
+
 class Calls:
     """Calls to one tracker, with the caller's deadlines. Many threads may share it, it survives forks, and it is
     pickled by its options.
@@ -137,7 +265,6 @@ class Calls:
         address: `host:port`, or several that one tracker may have, joined by ``+``.
         timeout: seconds that one attempt may take.
         retry_for: seconds within which a failed call is repeated; 0: never.
-        credentials: what the calls show.
         metrics: what counts the calls; it stays in this process.
     """
 
@@ -175,7 +302,7 @@ class Calls:
 
         A tracker with several addresses may be silent because it is at another one by now, so that has to be noticed.
         """
-        if len(self._finder.addresses) == 1:
+        if self.addresses == 1:
             return self.connection()
         waiting = self._waiting
         address = self._finder.current
@@ -226,17 +353,14 @@ class Calls:
         """Make a call that is safe to repeat, until the tracker answers.
 
         Args:
-            method: picks the call from a connection's stubs.
             in_doubt: called with the refusal of a repeated call, which may be refused just because an earlier attempt
                 was carried out. It returns the answer, or raises.
-            sleep: pauses for a number of seconds.
 
         Raises:
             TrackerError: the tracker refuses the call.
             TrackerUnavailable: no answer within `retry_for`.
         """
-        until = time.monotonic() + self.retry_for
-        backoff = Backoff(_LONGEST_PAUSE if len(self._finder.addresses) == 1 else _LONGEST_SEARCH)
+        patience = Patience(self, request, time.monotonic())
         while True:
             connection = self.connection()
             try:
@@ -244,27 +368,20 @@ class Calls:
                     return self._answer(connection.address, method(connection), request)
             except grpc.RpcError as error:
                 refused = refusal(error)
-                if refused is not None:
-                    if backoff.failures and in_doubt is not None:
-                        return in_doubt(refused)
-                    raise refused from None
-                pause = backoff.after(error)
-                over_quota = retry_delay(error) is not None
-                self._drop_outdated()
-                if not over_quota:
-                    self._finder.failed(connection.address)
-                if time.monotonic() + pause <= until:
-                    sleep(pause)
-                elif over_quota:
-                    raise out_of_quota(error) from None
-                elif backoff.failures >= len(self._finder.addresses):  # each of its addresses was tried
-                    raise self.unavailable(request, error, backoff.failures) from error
+                if refused is not None and in_doubt is not None and patience.failures:
+                    return in_doubt(refused)
+                if refused is None:
+                    self._drop_outdated()
+                    if retry_delay(error) is None:
+                        self._finder.failed(connection.address)
+                pause = patience.after(error)
+            sleep(pause)
 
     def _answer(
         self, address: str, call: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request
     ) -> Response:
         """Make one attempt. If the tracker turns out to be at another address meanwhile, the attempt fails at once."""
-        if len(self._finder.addresses) == 1:
+        if self.addresses == 1:
             return call(request, timeout=self.timeout)
         pending = call.future(request, timeout=self.timeout)
         wait = _LOOK_ELSEWHERE
@@ -298,16 +415,12 @@ class Calls:
     ) -> Response:
         """Make a call that must not be repeated: waits until the tracker is reachable, and then calls once.
 
-        Args:
-            method: picks the call from a connection's stubs.
-
         Raises:
             TrackerError: the tracker refuses the call.
             TrackerUnavailable: the tracker cannot be reached within `retry_for`; or it does not answer the call, and
                 then the call may or may not have been carried out.
         """
-        until = time.monotonic() + self.retry_for
-        backoff = Backoff()
+        patience = Patience(self, request, time.monotonic())
         while True:
             self.wait_until_reachable()
             connection = self.connection()  # without a reference it would be closed
@@ -317,16 +430,11 @@ class Calls:
             except grpc.RpcError as error:
                 if retry_delay(error) is None:
                     raise refusal(error) or self.unavailable(request, error, 1) from error
-                pause = backoff.after(error)  # a quota has refused it, so it was not carried out
-                if time.monotonic() + pause > until:
-                    raise out_of_quota(error) from None
+                pause = patience.after(error)  # a quota has refused it, so it was not carried out
             time.sleep(pause)
 
     def wait_until_reachable(self, sleep: Callable[[float], object] = time.sleep) -> None:
         """Wait until the tracker answers any call.
-
-        Args:
-            sleep: pauses for a number of seconds.
 
         Raises:
             TrackerUnavailable: it does not within `retry_for`.
@@ -336,6 +444,11 @@ class Calls:
 
     def _counted(self, request: object) -> AbstractContextManager[None]:
         return _UNCOUNTED if self.metrics is None else self.metrics.attempt(_name(request))
+
+    @property
+    def addresses(self) -> int:
+        """Return how many addresses the tracker may have."""
+        return len(self._finder.addresses)
 
     def unavailable(self, request: object, error: grpc.RpcError, attempts: int) -> TrackerUnavailable:
         """Return the error of a call that the tracker has not answered in so many attempts, with what to do."""

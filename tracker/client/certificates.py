@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tracker.client.errors import TrackerError
-from tracker.client.paging import pages
+from tracker.client.watch import pages
 from tracker.contract.events import Drained, DrainRequested, Ended, Event
 from tracker.contract.values import DrainState
 
@@ -22,9 +22,6 @@ def certificate(client: TrackerClient, job: str, deployment: str) -> dict[str, A
     """Describe a deployment that has been drained, as values that JSON can hold.
 
     The answer depends only on the tracker's state: asked again before the next deployment, it is the same.
-
-    Args:
-        deployment: the one that was drained.
 
     Returns:
         ``kind``, ``job``, ``deployment``, ``drain_id``, ``mode`` (``FINISH``, ``HAND_OVER``), ``log_id`` and

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 import grpc
 
@@ -14,15 +12,12 @@ from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerUnavailable
 from tracker.client.eventcalls import EventCalls
 from tracker.client.jobcalls import JobCalls
-from tracker.client.producer import Producer
+from tracker.client.producer import Producer, RunName
 from tracker.contract.bounds import checked_epoch
 from tracker.contract.spec import ModeWord as Mode
 from tracker.contract.status import ServerInfo
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
 
 
 class TrackerClient(JobCalls, EventCalls):
@@ -75,16 +70,6 @@ class TrackerClient(JobCalls, EventCalls):
     TrackerClient('127.0.0.1:7654', timeout=5, retry_for=60.0)
     """
 
-    def __init__(
-        self,
-        address: str,
-        timeout: float = 10.0,
-        retry_for: float = 60.0,
-        credentials: Credentials | None = None,
-        metrics: CollectorRegistry | None = None,
-    ) -> None:
-        super().__init__(address, timeout, retry_for, credentials, metrics)
-
     def __repr__(self) -> str:
         return f"TrackerClient({self._address!r}, timeout={self._timeout}, retry_for={self._retry_for})"
 
@@ -94,18 +79,11 @@ class TrackerClient(JobCalls, EventCalls):
     def __enter__(self) -> TrackerClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def with_patience(self, timeout: float, retry_for: float) -> TrackerClient:
-        """Return a client for the same trackers that waits for another time.
-
-        Args:
-            timeout: seconds that one attempt of a call may take.
-            retry_for: seconds within which failed calls are repeated; 0: never.
-        """
+        """Return a client for the same trackers that waits for another time."""
         return TrackerClient(self._address, timeout, retry_for, self._credentials, self._metrics)
 
     def logs(self, job: str) -> list[tuple[TrackerClient, str]]:
@@ -119,7 +97,7 @@ class TrackerClient(JobCalls, EventCalls):
         """Return the server's version and limits; with several servers, those of the first by name."""
         request = tracker_pb2.GetServerInfoRequest()
         calls = next(iter(self._servers().values()))
-        return codec.read_server_info(calls.repeat(lambda connection: connection.stubs.GetServerInfo, request))
+        return codec.read(calls.repeat(lambda connection: connection.stubs.GetServerInfo, request), ServerInfo)
 
     def backup(self) -> Iterator[bytes]:
         """Yield a backup of the whole state, in parts: the file that `tracker restore` reads.
@@ -167,7 +145,6 @@ class TrackerClient(JobCalls, EventCalls):
         """Make a run the current one of its producer; the tracker refuses earlier runs from now on.
 
         Args:
-            job: the job to which it reports.
             producer: the producer's name, the same across restarts.
             run: a name for this start, new each time.
             mode: when entries take effect: ``"staged"``, with the commit of their epoch; or ``"immediate"``, on
@@ -203,9 +180,7 @@ class TrackerClient(JobCalls, EventCalls):
         first = resume_epoch if resume_epoch is not None else 0 if committed is None else committed + 1
         return Producer(
             self._to(job),
-            job,
-            producer,
-            run,
+            RunName(job, producer, run),
             committed,
             keep_apart=seals,
             next_epoch=first,
@@ -216,13 +191,10 @@ class TrackerClient(JobCalls, EventCalls):
         """Return a run that another process has opened, without a call: for executors, whose driver has opened it.
 
         Args:
-            job: the job to which it reports.
-            producer: the producer's name.
-            run: the name with which it was opened.
             keep_apart: the engine may drop some of the reports (the run seals, or the manifests of its commits leave
                 units out), so a relay must not combine them.
         """
-        return Producer(self._to(job), job, producer, run, None, keep_apart)
+        return Producer(self._to(job), RunName(job, producer, run), None, keep_apart)
 
     def forget_producer(self, job: str, producer: str) -> None:
         """Forget a producer that will not return: its staged epochs are dropped, its fronts are free. Not repeated.

@@ -118,11 +118,7 @@ class Credentials:
 
 
 class Bearer:
-    """The token of a client's calls to an address, read again when its file changes.
-
-    Args:
-        credentials: where the token is.
-    """
+    """The token of a client's calls to an address, read again when its file changes."""
 
     def __init__(self, credentials: Credentials, address: str) -> None:
         self._credentials = credentials

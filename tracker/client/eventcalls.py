@@ -6,22 +6,19 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final, cast
+from typing import cast
 
 import grpc
 
-from tracker.client import awaiting, forking
+from tracker.client import forking
 from tracker.client.calls import Backoff, refusal
 from tracker.client.routing import Routing
-from tracker.client.subscription import Subscription
-from tracker.client.waiting import ONE_LOOK_S
-from tracker.client.watch import Watch
+from tracker.client.waiting import LONGEST_WAIT_S, ONE_LOOK_S, end_of, progress_of
+from tracker.client.watch import Subscription, Watch
 from tracker.contract.events import Ended, EventPage
 from tracker.contract.status import SubscriptionStatus
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
-
-_LONGEST_WAIT: Final = 60.0  #: seconds that one Await lasts before it is made again
 
 
 class EventCalls(Routing):
@@ -94,10 +91,7 @@ class EventCalls(Routing):
             after_seq: the number of the last event that the caller has; 0: from the oldest that is kept.
             up_to_seq: the number of the last event to return; 0: the newest.
             limit: the most events to return; 0: the server's page size. Continue after `EventPage.last_seq`.
-            segments: as for `watch`.
-            scopes: as for `watch`.
-            log_id: as for `watch`.
-            own_position: as for `watch`.
+            segments, scopes, log_id, own_position: as for `watch`.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``EVENTS_EXPIRED``, ``LOG_CHANGED``.
@@ -137,8 +131,7 @@ class EventCalls(Routing):
 
         Args:
             name: the subscription's name: 1 to 512 bytes, unique in the job.
-            segments: only `Ended`, `Late`, `Excess` and `Advanced` on these; other kinds always. Empty: on all.
-            scopes: only `Ended`, `Late` and `Excess` in these. Empty: in all.
+            segments, scopes: as for `watch`.
             after_seq: a new subscription gets the events after this number, and is refused if some of them were
                 dropped; None: it starts at the oldest event from which none is missing, the one after
                 `Subscription.acknowledged`.
@@ -198,7 +191,7 @@ class EventCalls(Routing):
         """
         request = tracker_pb2.ListSubscriptionsRequest(job=job)
         answer = self._to(job).repeat(lambda connection: connection.stubs.ListSubscriptions, request)
-        return [codec.read_subscription(each) for each in answer.subscriptions]
+        return [codec.read(each, SubscriptionStatus) for each in answer.subscriptions]
 
     def wait_for_end(
         self,
@@ -212,9 +205,6 @@ class EventCalls(Routing):
         """Wait until a substream has ended on a segment, even across restarts of the tracker.
 
         Args:
-            job: its name.
-            segment: where to wait for the end.
-            scope: the substream's.
             name: the substream's. If no report has named it yet, this waits for it, too.
             end_time: the substream's; with it, the call does not wait for ever for a substream that has ended and is
                 forgotten.
@@ -235,7 +225,7 @@ class EventCalls(Routing):
         while True:
             left = max(ONE_LOOK_S, until - time.monotonic())
             try:
-                return codec.read_ended(self._await(request, min(left, _LONGEST_WAIT)).ended)
+                return codec.read_ended(self._await(request, min(left, LONGEST_WAIT_S)).ended)
             except grpc.RpcError as error:
                 refused = refusal(error)
                 if refused is not None:
@@ -269,12 +259,12 @@ class EventCalls(Routing):
         ...     return await asyncio.gather(*days)
         """
         request = tracker_pb2.AwaitRequest(job=job, segment=segment, scope=scope, name=name, end_time=end_time)
-        return await awaiting.end_of(self._to(job), request, timeout)
+        return await end_of(self._to(job), request, timeout)
 
     async def await_progress(self, job: str, segment: str, end_time: int, timeout: float | None = None) -> int:
         """Wait in an event loop until a segment has come up to a time, as `wait_for_progress` does, and without a
         thread."""
-        return await awaiting.progress_of(self._to(job), job, segment, end_time, timeout)
+        return await progress_of(self._to(job), job, segment, end_time, timeout)
 
     def _await(self, request: tracker_pb2.AwaitRequest, seconds: float) -> tracker_pb2.AwaitResponse:
         with forking.using_grpc():

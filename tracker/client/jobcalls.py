@@ -11,7 +11,6 @@ from tracker.client.routing import Routing
 from tracker.contract.answers import JobDefined
 from tracker.contract.spec import JobSpec
 from tracker.contract.status import DrainStatus, Explained, JobStatus, SubstreamStatus
-from tracker.contract.values import DrainMode
 from tracker.wire import COMMITTED_ENDS, HAND_OVER, codec
 from tracker.wire.gen import tracker_pb2
 
@@ -39,7 +38,7 @@ class JobCalls(Routing):
         new = len(self._servers()) > 1 and spec.job not in _jobs(calls)
         if new:
             self._refuse_if_elsewhere(spec.job)
-        defined = codec.read_job_defined(calls.repeat(lambda connection: connection.stubs.DefineJob, request))
+        defined = codec.read(calls.repeat(lambda connection: connection.stubs.DefineJob, request), JobDefined)
         if new:
             try:  # another client, with another list, may have checked at the same moment
                 self._refuse_if_elsewhere(spec.job)
@@ -68,7 +67,7 @@ class JobCalls(Routing):
             TrackerError: ``UNKNOWN_JOB``.
         """
         request = tracker_pb2.GetJobRequest(job=job)
-        return codec.read_job_status(self._to(job).repeat(lambda connection: connection.stubs.GetJob, request))
+        return codec.read(self._to(job).repeat(lambda connection: connection.stubs.GetJob, request), JobStatus)
 
     def jobs(self) -> list[str]:
         """Return the names of all jobs, of all servers."""
@@ -104,7 +103,7 @@ class JobCalls(Routing):
         )
         while True:
             page = self._to(job).repeat(lambda connection: connection.stubs.ListSubstreams, request)
-            yield from map(codec.read_substream, page.substreams)
+            yield from (codec.read(each, SubstreamStatus) for each in page.substreams)
             request.page_token = page.next_page_token
             if not request.page_token:
                 return
@@ -116,7 +115,7 @@ class JobCalls(Routing):
             TrackerError: ``UNKNOWN_JOB``. An unknown substream is not an error.
         """
         request = tracker_pb2.ExplainRequest(job=job, scope=scope, name=name)
-        return codec.read_explained(self._to(job).repeat(lambda connection: connection.stubs.Explain, request))
+        return codec.read(self._to(job).repeat(lambda connection: connection.stubs.Explain, request), Explained)
 
     def abandon(self, job: str, scope: str, name: str) -> None:
         """End an open substream on every segment at once, even if elements are in flight. Not repeated.
@@ -176,9 +175,9 @@ class JobCalls(Routing):
             deployment=deployment,
             drain_id=drain_id,
             timeout=codec.write_length(length),
-            mode=codec.write_drain_mode(DrainMode.HAND_OVER if hand_over else DrainMode.FINISH),
+            mode=tracker_pb2.DRAIN_MODE_HAND_OVER if hand_over else tracker_pb2.DRAIN_MODE_FINISH,
         )
-        return codec.read_drain_status(calls.repeat(lambda connection: connection.stubs.Drain, request))
+        return codec.read(calls.repeat(lambda connection: connection.stubs.Drain, request), DrainStatus)
 
     def get_drain(self, job: str, deployment: str = "") -> DrainStatus:
         """Describe a drain's progress and what it waits for.
@@ -187,7 +186,7 @@ class JobCalls(Routing):
             deployment: the deployment that is drained; empty: the current one.
         """
         request = tracker_pb2.GetDrainRequest(job=job, deployment=deployment)
-        return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.GetDrain, request))
+        return codec.read(self._to(job).repeat(lambda connection: connection.stubs.GetDrain, request), DrainStatus)
 
     def cancel_drain(self, job: str, drain_id: str = "", deployment: str = "") -> DrainStatus:
         """Cancel a drain. Where none is under way, the answer is its state: of one that has finished, ``DRAINED``.
@@ -202,7 +201,7 @@ class JobCalls(Routing):
                 ``DEPLOYMENT_MISMATCH``.
         """
         request = tracker_pb2.CancelDrainRequest(job=job, drain_id=drain_id, deployment=deployment)
-        return codec.read_drain_status(self._to(job).repeat(lambda connection: connection.stubs.CancelDrain, request))
+        return codec.read(self._to(job).repeat(lambda connection: connection.stubs.CancelDrain, request), DrainStatus)
 
 
 def _require(calls: Calls, feature: str, job: str, otherwise: str) -> None:

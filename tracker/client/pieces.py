@@ -36,9 +36,6 @@ class Largest:
     def by(cls, limits: Mapping[str, int]) -> Largest:
         """Return values that respect a server's limits, which an operator may have lowered.
 
-        Args:
-            limits: the limits by name, as `ServerInfo` has them.
-
         >>> Largest.by({"max_promises": 1000}).promises
         1000
         """
@@ -55,10 +52,6 @@ def split(contents: Contents, largest: Largest) -> Iterator[Contents]:
     """Split a report's contents into pieces, at least one. Equal contents give equal pieces.
 
     A promise about a substream goes into the substream's piece; other promises go where there is room.
-
-    Args:
-        contents: the whole.
-        largest: the most that a piece may hold.
     """
     rows = np.argsort(contents.substream_index, kind="stable")
     ordered = contents.substream_index[rows].astype(np.int64)

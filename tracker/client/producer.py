@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from typing import NamedTuple, TypeVar
 
 from tracker.client import relay
 from tracker.client.calls import Calls
+from tracker.client.connection import named
 from tracker.client.errors import EpochCommittedError, TrackerError
-from tracker.client.ids import named
 from tracker.client.report import Report
 from tracker.contract.answers import Reported
 from tracker.contract.bounds import checked_epoch
@@ -20,53 +21,41 @@ from tracker.wire import codec
 from tracker.wire.columns import unpack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
+_R = TypeVar("_R", bound="ProducerRun")
+
 _IDS_HOLD_NO_MORE = frozenset({"UNKNOWN_ID", "LOG_CHANGED"})
 
 
-class Producer:
-    """A run of a producer, made by `TrackerClient.open_producer` and `TrackerClient.producer`.
+class RunName(NamedTuple):
+    """Names of a run."""
 
-    Many threads and processes may share it, and it is picklable: it keeps little but names. As a context manager it
-    closes its run at the end, unless an exception passes through. Staged epochs wait for the next run either way.
+    job: str
+    producer: str
+    run: str
 
-    Attributes:
-        job: the job to which it reports.
-        producer: the producer's name, the same across restarts.
-        run: the name of this start.
-        committed_epoch: the last epoch that was committed when the run was opened; None: none was, or the tracker was
-            not asked.
-        keep_apart: the engine may drop some of this run's reports, so a relay must not combine them.
+
+class ProducerRun(ABC):
+    """A run of a producer, whether it reports to one tracker or to several.
+
+    Args:
+        committed_epoch: None: none was, or the tracker was not asked.
+        replays: reports of epochs that were committed before this run was opened are sent.
     """
 
-    def __init__(
-        self,
-        calls: Calls,
-        job: str,
-        producer: str,
-        run: str,
-        committed_epoch: int | None,
-        keep_apart: bool,
-        next_epoch: int | None = None,
-        replays: bool = True,
-    ) -> None:
-        self._calls = calls
-        self.job = job
-        self.producer = producer
-        self.run = run
+    _where = ""  # an epoch has to be committed, for the next one to be reported
+
+    def __init__(self, name: RunName, committed_epoch: int | None, replays: bool) -> None:
+        self.job, self.producer, self.run = name
         self.committed_epoch = committed_epoch
-        self.keep_apart = keep_apart
-        self._next_epoch = next_epoch
         self._replays = replays
 
     def __repr__(self) -> str:
-        return f"Producer(job={self.job!r}, producer={self.producer!r}, run={self.run!r})"
+        return f"{type(self).__name__}(job={self.job!r}, producer={self.producer!r}, run={self.run!r})"
 
-    def __enter__(self) -> Producer:
+    def __enter__(self: _R) -> _R:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.close()
 
@@ -85,12 +74,72 @@ class Producer:
         checked_epoch(number)
 
         def send(contents: Contents, units: Sequence[str], commit: bool) -> Reported:
-            self.refuse_committed(number)
-            answer = self.deliver(number, contents, units, commit)
-            self.note(number, answer, commit)
-            return answer
+            if not self._replays and self.committed_epoch is not None and number <= self.committed_epoch:
+                raise EpochCommittedError(self.producer, number, self.next_epoch())
+            return self.deliver(number, contents, units, commit)
 
         return Report(send, number)
+
+    def epochs(self) -> Iterator[Report]:
+        """Yield an empty report for the next epoch, then for the one after it, and so on, as plain programs need it.
+
+        The caller must commit each report before it takes the next one.
+
+        Raises:
+            RuntimeError: the previous report was not committed.
+
+        >>> def count(till, orders):
+        ...     for report, order in zip(till.epochs(), orders):
+        ...         report.sent("orders", order.shop, order.day, order.label)
+        ...         report.report(commit=True)
+        """
+        while True:
+            number = self.next_epoch()
+            yield self.epoch(number)
+            if self.next_epoch() <= number:
+                raise RuntimeError(
+                    f"epoch {number} of producer {self.producer!r} was not committed{self._where}; call "
+                    "report.report(commit=True) before you ask for the next one"
+                )
+
+    @abstractmethod
+    def next_epoch(self) -> int:
+        """Return the epoch to report next."""
+
+    @abstractmethod
+    def deliver(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+        """Send a report. Callers use `Report.report`, whose docstring describes units, commit, result and errors."""
+
+    @abstractmethod
+    def close(self, resume_epoch: int | None = None) -> None:
+        """Close the run."""
+
+
+class Producer(ProducerRun):
+    """A run of a producer, made by `TrackerClient.open_producer` and `TrackerClient.producer`.
+
+    Many threads and processes may share it, and it is picklable: it keeps little but names. As a context manager it
+    closes its run at the end, unless an exception passes through. Staged epochs wait for the next run either way.
+
+    Attributes:
+        committed_epoch: the last epoch that was committed when the run was opened; None: none was, or the tracker was
+            not asked.
+        keep_apart: the engine may drop some of this run's reports, so a relay must not combine them.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        name: RunName,
+        committed_epoch: int | None,
+        keep_apart: bool,
+        next_epoch: int | None = None,
+        replays: bool = True,
+    ) -> None:
+        super().__init__(name, committed_epoch, replays)
+        self._calls = calls
+        self.keep_apart = keep_apart
+        self._next_epoch = next_epoch
 
     def next_epoch(self) -> int:
         """Return the epoch to report next: the one after the last commit that this object has made or found.
@@ -113,44 +162,8 @@ class Producer:
         assert self._next_epoch is not None
         return self._next_epoch
 
-    def epochs(self) -> Iterator[Report]:
-        """Yield an empty report for the next epoch, then for the one after it, and so on, as plain programs need it.
-
-        The caller must commit each report before it takes the next one.
-
-        Raises:
-            RuntimeError: the previous report was not committed.
-
-        >>> def count(till, orders):
-        ...     for report, order in zip(till.epochs(), orders):
-        ...         report.sent("orders", order.shop, order.day, order.label)
-        ...         report.report(commit=True)
-        """
-        while True:
-            number = self.next_epoch()
-            yield self.epoch(number)
-            if self.next_epoch() <= number:
-                raise RuntimeError(
-                    f"epoch {number} of producer {self.producer!r} was not committed; call report.report(commit=True) "
-                    "before you ask for the next one"
-                )
-
     def _has_committed(self, epoch: int) -> None:
         self._next_epoch = max(epoch + 1, self._next_epoch or 0)
-
-    def note(self, epoch: int, answer: Reported, commit: bool) -> None:
-        """Update the next epoch from a report's answer."""
-        if answer.outcome is Outcome.ALREADY_COMMITTED or (commit and answer.done):
-            self._has_committed(epoch)
-
-    def refuse_committed(self, epoch: int) -> None:
-        """Refuse an epoch that was committed before this run was opened, unless the run replays.
-
-        Raises:
-            EpochCommittedError: the epoch is one of these.
-        """
-        if not self._replays and self.committed_epoch is not None and epoch <= self.committed_epoch:
-            raise EpochCommittedError(self.producer, epoch, self.next_epoch())
 
     def commit(
         self,
@@ -215,9 +228,6 @@ class Producer:
     def must_be_closed(self, refused: TrackerError) -> tracker_pb2.CloseProducerResponse:
         """Decide about a refused close. A closed run is fenced, so the tracker refuses a repeated close, too.
 
-        Args:
-            refused: the refusal.
-
         Returns:
             The answer of a close, if this run was closed.
 
@@ -232,7 +242,6 @@ class Producer:
         raise refused
 
     def deliver(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
-        """Send a report. Callers use `Report.report`, whose docstring describes units, commit, result and errors."""
         substreams = named(contents)
         known = self._calls.connection().ids(self.job)
         want_ids = len(substreams) <= known.capacity
@@ -250,7 +259,10 @@ class Producer:
             known.learn(
                 answer.log_id, [substreams[place] for place in by_name], unpack_u8(answer.substream_ids).tolist()
             )
-        return codec.read_reported(answer)
+        reported = codec.read_reported(answer)
+        if reported.outcome is Outcome.ALREADY_COMMITTED or (commit and reported.done):
+            self._has_committed(epoch)
+        return reported
 
     def _send(
         self, message: columns_pb2.ReportRequest, epoch: int, units: Sequence[str], commit: bool

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tracker.client import awaiting
+from tracker.client.waiting import in_thread
 from tracker.contract.answers import Reported
 from tracker.contract.commands import Contents
 from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
@@ -99,10 +99,6 @@ class Report:
     `Producer.epoch` makes it. A report's entries take effect before its promises, and the promises in the order of the
     calls; otherwise the order of the calls does not matter. Only one thread may use it at a time.
 
-    Args:
-        send: delivers the contents, the units and whether to commit.
-        epoch: the epoch of which the report is a part.
-
     >>> delivered = []
     >>> report = Report(lambda contents, units, commit: delivered.append(contents))
     >>> report.sent("raw", "JFK", "2013-01-01", 0b0110, end_time=24)
@@ -127,9 +123,6 @@ class Report:
         """Add one element that was sent on a segment.
 
         Args:
-            segment: the edge of the dataflow that the element travels.
-            scope: the scope of the element's substream.
-            name: the name of the element's substream.
             label: 64 bits; a negative number stands for its two's complement, as Spark's `xxhash64` returns it.
             end_time: the substream's, if it has one; always the same for a substream.
 
@@ -145,11 +138,7 @@ class Report:
         Report the elements that it gave rise to in the same report or earlier.
 
         Args:
-            segment: the edge of the dataflow that the element has travelled.
-            scope: the scope of the element's substream.
-            name: the name of the element's substream.
             label: the label with which the element was sent.
-            end_time: the substream's, if it has one.
 
         Raises:
             ValueError: the substream had another end time before.
@@ -170,13 +159,7 @@ class Report:
         """Add many elements of one substream at once.
 
         Args:
-            segment: the edge of the dataflow.
-            scope: the substream's.
-            name: the substream's.
             xor: the XOR of the elements' labels, 64 bits.
-            sent: how many of them were sent.
-            received: how many of them were received.
-            end_time: the substream's, if it has one.
 
         Raises:
             ValueError: a count is negative, or the substream had another end time before.
@@ -201,12 +184,8 @@ class Report:
 
         Args:
             segment: the edge of the dataflow, for all rows.
-            scopes: strings.
-            names: strings.
             end_times: 64-bit integers, with `NO_END_TIME` in rows without one; None: no row has one.
             xor: the XOR of the labels: 64-bit integers, signed or not.
-            sent: counts.
-            received: counts.
 
         Raises:
             ValueError: the columns differ in length, a count is negative, or a substream has two end times.
@@ -246,7 +225,6 @@ class Report:
         """Promise that the front will send no more elements of substreams with an end time up to `time`.
 
         Args:
-            front: the source that promises.
             time: the end time, in the job's own unit.
             scope: only for this scope; None: for all scopes.
         """
@@ -256,9 +234,6 @@ class Report:
         """Promise that the front will send no more elements of one substream.
 
         Args:
-            scope: the substream's.
-            name: the substream's.
-            end_time: the substream's, if it has one.
             front: the source that promises. A job that has fronts refuses a close that names none
                 (``UNKNOWN_FRONT``). None: all fronts of the job, since the caller is the only source of the substream.
         """
@@ -283,12 +258,8 @@ class Report:
         substream does not also close it: for this substream, the front's frontiers and closes have no effect.
 
         Args:
-            front: the source that promises.
             segment: where the elements are counted as sent.
-            scope: the substream's.
-            name: the substream's.
             elements: how many in all, 0 or more.
-            end_time: the substream's, if it has one.
             revise: replace another number that the front has given. Without it, another number is refused
                 (``EXPECT_CONFLICT``); so is any other number once the substream has ended on the segment.
 
@@ -339,7 +310,7 @@ class Report:
 
     async def await_report(self, units: Sequence[str] = (), commit: bool = False) -> Reported:
         """Send the report as `report` does, without blocking the event loop. A cancelled report may still arrive."""
-        return await awaiting.in_thread(self.report, units, commit)
+        return await in_thread(self.report, units, commit)
 
     def report_in_pieces(
         self, unit: str, split: Callable[[Contents], Iterable[Contents]]
@@ -349,7 +320,6 @@ class Report:
         They take effect together, when the epoch is committed. The same contents always give the same messages.
 
         Args:
-            unit: the name of the piece of the epoch that this report covers.
             split: cuts the contents, as `tracker.client.pieces.split` does.
 
         Returns:

@@ -6,32 +6,23 @@ import shlex
 from typing import TYPE_CHECKING
 
 from tracker.client import servers
-from tracker.client.calls import Calls
+from tracker.client.calls import Calls, ClientMetrics
 from tracker.client.credentials import Credentials
-from tracker.client.metrics import ClientMetrics
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
 class Routing:
-    """The servers of a client: the calls about a job go to the one that has it.
-
-    Args:
-        address: of one server, or of several.
-        timeout: seconds that one attempt of a call may take.
-        retry_for: seconds within which failed calls are repeated.
-        credentials: certificates and token; None: those that the environment names.
-        metrics: where calls and reports are counted; None: nowhere.
-    """
+    """The servers of a client: the calls about a job go to the one that has it."""
 
     def __init__(
         self,
         address: str,
-        timeout: float,
-        retry_for: float,
-        credentials: Credentials | None,
-        metrics: CollectorRegistry | None,
+        timeout: float = 10.0,
+        retry_for: float = 60.0,
+        credentials: Credentials | None = None,
+        metrics: CollectorRegistry | None = None,
     ) -> None:
         self._address = address
         self._metrics = metrics

@@ -52,9 +52,6 @@ def names(servers: str) -> tuple[str, ...]:
 def choose(servers: Sequence[str], job: str) -> str:
     """Return the server that has a job.
 
-    Args:
-        servers: all servers, as `names` returns them.
-
     >>> [choose(("a:7654", "b:7654", "c:7654"), job) for job in ("flights", "shop", "mail")]
     ['b:7654', 'a:7654', 'b:7654']
     """
@@ -160,9 +157,6 @@ class Finder:
 @cache
 def finder(server: str) -> Finder:
     """Return this process's finder of a tracker: what one call has found out, the next one uses.
-
-    Args:
-        server: the tracker's addresses, as `alternatives` takes them.
 
     Raises:
         ValueError: as `alternatives`.

@@ -87,7 +87,6 @@ def why_open(job: JobStatus, found: Explained, now: datetime | None = None) -> I
     """Yield the reasons why a substream has not ended; none if it has ended.
 
     Args:
-        found: the substream's state at the same time.
         now: the tracker's time; None: this machine's time.
     """
     substream = found.substream

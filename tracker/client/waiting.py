@@ -1,17 +1,29 @@
-"""Waiting until a whole stretch of time is over: every substream of every scope, seen or not, up to an end time."""
+"""Waits for one end, or until a whole stretch of time is over, and which ends are good enough."""
 
 from __future__ import annotations
 
-import time as clock
-from collections.abc import Sequence
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar, cast
 
+import grpc
+
+from tracker.client import forking
+from tracker.client.calls import Calls, Patience
+from tracker.client.connection import Connection
 from tracker.contract.events import Ended
 from tracker.contract.status import JobStatus
 from tracker.contract.values import Reason
+from tracker.wire import codec
+from tracker.wire.gen import tracker_pb2
 
 LOOK_EVERY_S: Final = 0.5  #: seconds between two looks at a job
+LONGEST_WAIT_S: Final = 60.0  #: seconds that one Await lasts before it is made again
 ONE_LOOK_S: Final = 1.0  #: seconds that an answer gets at least, so that even a wait of 0 seconds finds what is there
 
 
@@ -32,8 +44,6 @@ def wait_for_progress(client: _Jobs, job: str, segment: str, end_time: int, time
 
     Args:
         client: a `TrackerClient` or a `ShardedClient`.
-        job: the job's name.
-        segment: where to wait.
         end_time: in the job's unit; the Spark client counts microseconds since 1970, UTC.
         timeout: seconds; None: for ever.
 
@@ -50,15 +60,15 @@ def wait_for_progress(client: _Jobs, job: str, segment: str, end_time: int, time
     ...     wait_for_progress(client, "flights", "clean", 1_359_676_800_000_000)  # 2013-02-01
     ...     print("all flights of January have arrived")
     """
-    until = None if timeout is None else clock.monotonic() + timeout
+    until = None if timeout is None else time.monotonic() + timeout
     while True:
         come = reached(client.job(job), segment)
         if come is not None and come >= end_time:
             return come
-        left = LOOK_EVERY_S if until is None else until - clock.monotonic()
+        left = LOOK_EVERY_S if until is None else until - time.monotonic()
         if left <= 0:
             raise TimeoutError(not_so_far(job, segment, come, end_time, timeout))
-        clock.sleep(min(LOOK_EVERY_S, left))
+        time.sleep(min(LOOK_EVERY_S, left))
 
 
 def reached(status: JobStatus, segment: str) -> int | None:
@@ -67,17 +77,6 @@ def reached(status: JobStatus, segment: str) -> int | None:
     Raises:
         WrongJobError: the job announces no progress, or has no such segment.
     """
-    _check(status, segment)
-    return status.advanced.get(segment)
-
-
-def not_so_far(job: str, segment: str, come: int | None, end_time: int, timeout: float | None) -> str:
-    """Return the message of a wait for a segment's progress that was not over in time."""
-    far = "has announced no progress yet" if come is None else f"has come up to {come}"
-    return f"segment {segment!r} of job {job!r} {far}, and not up to {end_time}, in {timeout} s"
-
-
-def _check(status: JobStatus, segment: str) -> None:
     spec = status.spec
     if segment not in spec.segments:
         raise WrongJobError(
@@ -88,6 +87,13 @@ def _check(status: JobStatus, segment: str) -> None:
             f"job {spec.job!r} does not announce how far it has come: define it with progress=True, or wait for its "
             "substreams one by one"
         )
+    return status.advanced.get(segment)
+
+
+def not_so_far(job: str, segment: str, come: int | None, end_time: int, timeout: float | None) -> str:
+    """Return the message of a wait for a segment's progress that was not over in time."""
+    far = "has announced no progress yet" if come is None else f"has come up to {come}"
+    return f"segment {segment!r} of job {job!r} {far}, and not up to {end_time}, in {timeout} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +141,110 @@ class AcceptedEnds:
         if ended.by_drain and not self.by_drain:
             return f"{where} because a drain has closed it, so the next deployment may bring more of it"
         return ""
+
+
+# Calls in an event loop. Waits take no thread: thousands of them share a connection. They are those of the synchronous
+# client, started as futures, so addresses, credentials and forks are handled as there; but they neither pause nor check
+# whether the tracker is reachable. Reports, which are answered soon, take turns on a few threads that nothing else
+# uses.
+
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+_threads = ThreadPoolExecutor(8, "tracker-report")
+
+
+def _in_child() -> None:
+    global _threads
+    _threads = ThreadPoolExecutor(8, "tracker-report")
+
+
+forking.after_fork_in_child(_in_child)
+
+
+async def in_thread(call: Callable[..., Response], *arguments: object) -> Response:
+    """Make a call that is answered soon in a thread that is kept for such calls: no other work can hold it back."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, call, *arguments)
+
+
+async def end_of(calls: Calls, request: tracker_pb2.AwaitRequest, timeout: float | None) -> Ended:
+    """Wait until a substream has ended: see `TrackerClient.await_end`."""
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    patience = Patience(calls, request)
+    while True:
+        left = max(ONE_LOOK_S, until - time.monotonic())
+        try:
+            answer = await _answer(calls, lambda connection: connection.stubs.Await, request, min(left, LONGEST_WAIT_S))
+            return codec.read_ended(answer.ended)
+        except grpc.RpcError as error:
+            # A deadline that has passed is no failure: the call waits for something to happen.
+            waited = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            pause = 0.0 if waited else patience.after(error)
+            if waited:
+                patience.reset()
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(
+                f"{request.name!r} of scope {request.scope!r} has not ended on {request.segment!r} within {timeout} s"
+            )
+        await asyncio.sleep(min(left, pause))
+
+
+async def progress_of(calls: Calls, job: str, segment: str, end_time: int, timeout: float | None) -> int:
+    """Wait until a segment has come so far: see `TrackerClient.await_progress`."""
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    request = tracker_pb2.GetJobRequest(job=job)
+    patience = Patience(calls, request)
+    come = None
+    while True:
+        pause = LOOK_EVERY_S
+        try:
+            answer = await _answer(calls, lambda connection: connection.stubs.GetJob, request, calls.timeout)
+        except grpc.RpcError as error:
+            pause = patience.after(error)
+        else:
+            patience.reset()
+            come = reached(codec.read(answer, JobStatus), segment)
+            if come is not None and come >= end_time:
+                return come
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(not_so_far(job, segment, come, end_time, timeout))
+        await asyncio.sleep(min(left, pause))
+
+
+async def _answer(
+    calls: Calls,
+    method: Callable[[Connection], grpc.UnaryUnaryMultiCallable[Request, Response]],
+    request: Request,
+    seconds: float,
+) -> Response:
+    """Make one attempt.
+
+    Raises:
+        grpc.RpcError: it failed.
+    """
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    def wake(_: object) -> None:  # in a thread of gRPC's
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(done.set)
+
+    with forking.using_grpc():
+        connection = calls.waiting_connection()  # without a reference it would be closed
+        call = method(connection).future(request, timeout=seconds)
+        forking.may_last(call, call.cancel)
+    try:
+        call.add_done_callback(wake)
+        await done.wait()
+        if call.code() is not grpc.StatusCode.OK:
+            if call.code() is grpc.StatusCode.UNAVAILABLE:
+                calls.failed_at(connection.address)
+            raise cast(grpc.RpcError, call)
+        return call.result()
+    finally:
+        call.cancel()
+        forking.is_over(call)

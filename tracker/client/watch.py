@@ -1,4 +1,4 @@
-"""A job's events as they happen, over as many connections as necessary."""
+"""A job's events as they happen, over as many connections as necessary; a durable reader acknowledges them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import grpc
@@ -23,6 +22,9 @@ from tracker.wire.gen import tracker_pb2
 
 if TYPE_CHECKING:
     from grpc import _CallIterator
+
+
+from tracker.contract.events import EventPage
 
 
 class Watch(Iterator[Event]):
@@ -64,13 +66,8 @@ class Watch(Iterator[Event]):
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __iter__(self) -> Watch:
-        return self
 
     def __next__(self) -> Event:
         """Wait for the next event.
@@ -171,3 +168,106 @@ def _end(stream: grpc.Call, pid: int) -> None:
 
 class _ClosedError(Exception):
     """The watch was closed while it waited for the tracker."""
+
+
+class Subscription(Iterator[Event]):
+    """A subscription, made by `TrackerClient.subscribe`: iterate over its events, and acknowledge those that are done.
+
+    The iteration begins after the last acknowledged event, and continues like a watch: it reconnects by itself when the
+    tracker restarts, and gives each event once. It never acknowledges an event by itself. A program that ends before it
+    has acknowledged an event gets the event again when it subscribes the next time. So events are delivered at least
+    once, and handling an event must be safe to repeat.
+
+    One thread iterates; any thread may acknowledge or close. `close` ends the iteration and keeps the subscription;
+    `TrackerClient.unsubscribe` removes it.
+
+    Attributes:
+        acknowledged: the number of the last acknowledged event, as far as this object knows; events come after it.
+        log_id: the log to which the numbers belong.
+        created: whether the subscription is new.
+    """
+
+    def __init__(
+        self, calls: Calls, watch: Callable[[int], Watch], job: str, name: str, answer: tracker_pb2.SubscribeResponse
+    ) -> None:
+        self._calls = calls
+        self._watch = watch(answer.acknowledged)
+        self.job = job
+        self.name = name
+        self.acknowledged = answer.acknowledged
+        self.log_id = answer.log_id
+        self.created = answer.created
+
+    def __repr__(self) -> str:
+        return f"Subscription(job={self.job!r}, name={self.name!r}, acknowledged={self.acknowledged})"
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __next__(self) -> Event:
+        """Wait for the next event.
+
+        Raises:
+            StopIteration: it was closed.
+            TrackerError: ``SUBSCRIPTION_EXPIRED`` (events were not acknowledged for longer than `max_age`, or were more
+                than `max_events`, so some of them may be gone), ``UNKNOWN_SUBSCRIPTION`` (the subscription was
+                removed), ``LOG_CHANGED``, ``UNKNOWN_JOB``. After this error it is closed.
+            TrackerUnavailable: the tracker could not be reached for the client's `retry_for`. The caller may continue:
+                the next call tries again.
+        """
+        return next(self._watch)
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last event that was read, including events that the filter holds back. Once all events that
+        were given are done, the program may acknowledge up to this number.
+        """
+        return self._watch.last_seq
+
+    def ack(self, event: Event | int, timeout: float | None = None) -> int:
+        """Acknowledge an event and all before it: the tracker need not keep them for this subscription.
+
+        Args:
+            event: the event, or its `seq`. An event before the last acknowledged one changes nothing.
+            timeout: make one attempt of so many seconds; None: repeat it as the client does.
+
+        Returns:
+            The number of the last acknowledged event.
+
+        Raises:
+            TrackerError: ``SUBSCRIPTION_EXPIRED``, ``UNKNOWN_SUBSCRIPTION``, ``LOG_CHANGED``, ``MALFORMED`` (the event
+                does not exist yet), ``UNKNOWN_JOB``.
+            TrackerUnavailable: no answer in time. The caller may acknowledge it again.
+        """
+        seq = event.seq if isinstance(event, Event) else event
+        request = tracker_pb2.AckRequest(job=self.job, name=self.name, seq=seq, log_id=self.log_id)
+        calls = self._calls if timeout is None else self._calls.with_patience(timeout, 0)
+        answer = calls.repeat(lambda connection: connection.stubs.Ack, request)
+        self.acknowledged = answer.acknowledged
+        return self.acknowledged
+
+    def close(self) -> None:
+        """End the iteration, from any thread. The subscription stays: the tracker keeps its events."""
+        self._watch.close()
+
+
+def pages(read: Callable[[int, int], EventPage], after: int, up_to: int | None = None) -> Iterator[EventPage]:
+    """Yield the pages of a range of one log, until nothing more is there.
+
+    Args:
+        read: reads a page: the events after a number, up to a number; 0: up to the newest.
+        up_to: the events up to it; None: up to the newest.
+
+    >>> def every_event(client, job):
+    ...     for page in pages(lambda after, up_to: client.list_events(job, after, up_to), 0):
+    ...         yield from page.events
+    """
+    while up_to is None or after < up_to:
+        page = read(after, up_to or 0)
+        yield page
+        if page.last_seq <= after:
+            return
+        after = page.last_seq

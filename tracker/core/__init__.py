@@ -3,8 +3,8 @@
 How it works, whole before parts. A `Tracker` (`tracker`) holds jobs, takes commands for them, and answers or refuses;
 what can be asked of a job is in `views`. Commands, answers and events are the values of `tracker.contract`. A `Job`
 (`job`) is a job's state and what happens when something takes effect; which command makes what take effect is in
-`reporting` (reports and commits), `epochs` (runs), `promises`, `deployments` and `draining`, which `handlers` lists by
-command, and what time alone does in `timers`. Its events go into its log.
+`reports` (runs, reports, commits, promises) and `deployments` (specs and drains), and what time alone does in `timers`.
+Its events go into its log.
 
 For each substream (`accounts`) and segment a job keeps an accumulator (`cells`): labels of sent and received elements
 folded by XOR, and two counts; where it lies depends on how many segments there are (`sparsecells` for many). Read
@@ -12,18 +12,16 @@ folded by XOR, and two counts; where it lies depends on how many segments there 
 before its epoch is committed (`producers` has what is staged), so a retried task or a zombie can never end anything; in
 IMMEDIATE mode it does, and is taken out again, which is all in `provisional`.
 
-Fronts promise what they will not send any more (`fronts`), or how much they send (`expecting`); which of them a
-substream still waits for is in `waiting`, what waits for none is closed (`closing`), and `timeindex` finds what a time
-closes. A closed substream whose accumulators balance on a segment and on everything upstream (`graph`) has ended there
-(`ends`), once, in the contract's order, for which the open end times are kept (`opentimes`). What has ended stays ended
-(`tombstones`); a deployment is brought to its end by its drain (`drains`).
+Fronts promise what they will not send any more (`fronts`), or how much they send (`expectations`); a substream that
+waits for none of them is closed (`closed`), and `timeindex` finds what a time closes. A closed substream whose
+accumulators balance on a segment and on everything upstream (`graph`) has ended there (`ends`), once, in the contract's
+order. What has ended stays ended (`tombstones`); a deployment is brought to its end by its drain.
 
 `names` finds a name's row, `validation` checks what comes in (and `Tracker.prepare` all of a command, before it is kept
-anywhere), `log` keeps what goes out, as far as `filters` ask for it, and beyond retention for `subscriptions`, and
-records what it has dropped; `remembered` has which runs and deployments are over. How much a command may touch is in
-`reach`; what its open substreams wait for, counted and searched many at a time, is in `surveying`; what a snapshot
-keeps in `codec`. Whatever a command changes that may end something is added to the job's `Changes`, which the
-evaluation after it looks at.
+anywhere), `log` keeps what goes out, as far as filters ask for it, and beyond retention for `subscriptions`, and
+records what it has dropped. What a job's open substreams wait for, counted and searched many at a time, is in
+`surveys`; what a snapshot keeps in `codec`. Whatever a command changes that may end something is added to the job's
+`Changes`, which the evaluation after it looks at.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
 its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no
@@ -40,8 +38,7 @@ from tracker.contract.spec import *  # noqa: F403
 from tracker.contract.status import JobStatus, SubstreamStatus
 from tracker.contract.values import *  # noqa: F403
 
-from .handlers import Prepared
-from .tracker import Tracker
+from .tracker import Prepared, Tracker
 from .views import JobView
 
 __all__ = ["JobStatus", "JobView", "Prepared", "Refused", "SubstreamStatus", "Tracker"]

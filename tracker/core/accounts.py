@@ -1,4 +1,5 @@
-"""The accumulators: what is known of each substream, as columns.
+"""The accumulators: what is known of each substream, as columns. The rest of the core has its names, states, times and
+cells from here alone, and passes a report's entries to one method (`Accounts.fold`).
 
 A substream has a *row*; a row has *cells*, its accumulators by segment (`cells`). Ids count up for as long as the log
 lasts, rows are used again: ids are cut into pages, each of which has a slot of rows while any of its substreams is
@@ -15,10 +16,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract.values import NO_END_TIME
-
-from .cells import AT_ONCE, SENT, U8, Cells, DenseCells, Entries, Rows, all_of, any_of, distinct, extended
-from .lifecycle import ENDED, KNOWN, NAMED, PARTLY_ENDED, Lifecycle
+from .cells import AT_ONCE, SENT, U8, Cells, Entries, Mask, Rows, all_of, any_of, distinct, extended
+from .lifecycle import CLOSED, ENDED, KNOWN, NAMED, NO_MARK, PARTLY_ENDED, STALLED, Lifecycle
 from .names import NameTable
 from .sparsecells import SparseCells
 
@@ -35,7 +34,7 @@ _MANY = 100_000  # from so many rows on, marking them is quicker than sorting th
 
 def cells_for(segments: int) -> Cells:
     """Return empty cells in the layout for so many segments."""
-    return DenseCells(segments) if segments <= DENSE else SparseCells(segments)
+    return Cells(segments) if segments <= DENSE else SparseCells(segments)
 
 
 def relaid(
@@ -44,11 +43,8 @@ def relaid(
     """Return the cells for another graph.
 
     Args:
-        old: the cells for the graph before.
-        rows: all that are known.
         reasons: for each the number of the reason why it has ended on segments that are new; 0: it has not.
         capacity: how many rows to have room for.
-        segments: how many there are now.
         kept: (old number, new number) of the segments that stay.
     """
     cells = cells_for(segments)
@@ -116,7 +112,6 @@ class Accounts:
     """The substreams of a job.
 
     Args:
-        segments: how many segments each row has.
         first_id: the id that the next new substream gets.
     """
 
@@ -145,29 +140,9 @@ class Accounts:
         self.cells = cells_for(segments)
 
     @property
-    def cell_count(self) -> int:
-        """Return how many accumulators take up memory."""
-        return self.cells.count
-
-    @property
-    def staged(self) -> int:
-        """Return how many rows are only named: their epochs are staged, or what named them was late."""
-        return self.life.named - self.life.open - self.life.ended
-
-    @property
     def flags(self) -> NDArray[np.uint8]:
         """The states of the rows, to be read (`lifecycle`)."""
         return self.life.flags
-
-    @property
-    def open(self) -> int:
-        """Return how many substreams are known and have not ended on every segment."""
-        return self.life.open
-
-    @property
-    def ended(self) -> int:
-        """Return how many substreams have, and are remembered."""
-        return self.life.ended
 
     # ------------------------------------------------------------ ids, names, rows
 
@@ -357,6 +332,10 @@ class Accounts:
         mask = np.uint8(every if of is None else of) | NAMED
         return np.flatnonzero((self.flags & mask) == (np.uint8(every) | NAMED))
 
+    def open_rows(self, mark: np.uint8 = NO_MARK) -> Rows:
+        """Return the open rows, or those that have a mark. A scan, not for reports."""
+        return self.in_use(int(KNOWN | mark), int(KNOWN | ENDED | mark))
+
     def by_creation(self, after: int, every: int, of: int) -> Iterator[tuple[int, Rows]]:
         """Yield the rows of ids above `after` whose flags `of` are exactly `every`, by creation, a page of ids at once.
 
@@ -377,6 +356,36 @@ class Accounts:
 
     # ------------------------------------------------------------ cells
 
+    def fold(
+        self, entries: Entries, producer: int, now: int, already_closed: Mask | None, stalls: bool
+    ) -> tuple[Entries, Entries | None, Rows]:
+        """Fold the entries of a report in, but for those that are late: the one pass over all that it has.
+
+        Args:
+            producer: the number of the one who reported them.
+            now: when they take effect (ns).
+            already_closed: the entries on whose segments nothing is waited for any more; None: there are none.
+            stalls: rows may have marks of stalls, which a change takes back.
+
+        Returns:
+            the entries that were folded in, those that were late, and the rows among the first that are closed.
+        """
+        flags = self.flags[entries.rows]
+        late = None
+        suspect = ((flags & KNOWN) == 0) | ((flags & PARTLY_ENDED) != 0)
+        if already_closed is not None or suspect.any():
+            ended = self.cells.reasons(entries.rows, entries.segments) != 0
+            is_late = ((flags & KNOWN) == 0) | ended
+            if already_closed is not None:
+                is_late |= already_closed
+            if is_late.any():
+                late, entries, flags = entries.where(is_late), entries.where(~is_late), flags[~is_late]
+        self.cells.fold(entries, producer)
+        self.changed[entries.rows] = now
+        if stalls:
+            self.life.unmark(entries.rows, STALLED)
+        return entries, late, entries.rows[(flags & CLOSED) != 0]
+
     def sent(self, row: int, segment: int) -> int:
         """Return how many elements were sent in all."""
         return self.cells.cell(row, segment)[SENT]
@@ -390,20 +399,10 @@ class Accounts:
         """0, or the reason for which a row has ended on a segment."""
         return self.cells.reason(row, segment)
 
-    def cell(self, row: int, segment: int) -> tuple[int, int, int, int, int]:
-        """(xor, sent, received, last sender, last receiver) of a cell; a producer's number, -1 for none."""
-        xor, sent, received, who = self.cells.cell(row, segment)
-        return xor, sent, received, (who & 0xFFFFFFFF) - 1, (who >> 32) - 1
-
-    def end(self, rows: Rows) -> None:
-        """Mark rows as ended on every segment."""
-        self.life.end(rows)
-
     def relaid(self, segments: int, reason: int, kept: Sequence[tuple[int, int]]) -> Rows:
         """Move to another graph. What has ended stays ended, on every segment.
 
         Args:
-            segments: how many there are now.
             reason: the number of the Reason why what has ended has done so on segments that are new.
             kept: (old number, new number) of the segments that stay.
 
@@ -417,10 +416,10 @@ class Accounts:
         self.segments = segments
         partly = rows[is_open & self.life.are(rows, PARTLY_ENDED)]
         ended = self.cells.has_ended(partly)
-        self.life.end_nowhere(partly[~any_of(ended)])
+        self.life.unmark(partly[~any_of(ended)], PARTLY_ENDED)
         done: Rows = partly[all_of(ended)]
         self.life.end(done)
-        self.cells.count_in_flight(self.in_use(int(KNOWN), int(KNOWN | ENDED)))
+        self.cells.count_in_flight(self.open_rows())
         return done
 
     # ------------------------------------------------------------ from a snapshot
@@ -431,7 +430,6 @@ class Accounts:
         """Give rows to substreams by the ids that they had; the accounts are empty, and `enter` follows.
 
         Args:
-            next_id: that the next new substream gets.
             names: one for each of `ids`.
             scope_names: by number.
             free_scopes: the numbers that stand for no scope.
@@ -460,6 +458,3 @@ class Accounts:
         scopes = self.scope[rows].astype(np.int64)
         self._count_scopes(scopes, 1)
         self.table.add(scopes, [self.names[row] for row in rows.tolist()], rows)
-
-
-__all__ = ["NO_END_TIME", "Accounts", "Changes", "Entries", "Rows"]

@@ -4,8 +4,8 @@ A *cell* is the accumulator of one (row, segment): four 64-bit words side by sid
 sent and received), so that folding an entry touches one place in memory. Where the cells of a row lie depends on how
 many segments the job has:
 
-- `DenseCells`, for few: a row has a cell for each segment, at a place that is computed. Nothing is looked up.
-- `sparsecells`, for more: a row has a block of cells for each group of segments that was touched. So memory depends on
+- `Cells`, for few: a row has a cell for each segment, at a place that is computed. Nothing is looked up.
+- `SparseCells`, for more: a row has a block of cells for each group of segments that was touched. So memory depends on
   what was reported and announced, and not on segments that nobody has touched.
 
 `accounts` chooses. This module folds, compares and remembers. It knows nothing of names, ids or flags.
@@ -66,11 +66,7 @@ class Touched(NamedTuple):
 
 
 class Cells:
-    """Base of both layouts: words, folded at places.
-
-    Args:
-        segments: how many segments each row has.
-    """
+    """Cells where each row has one for each segment, at a place that is computed."""
 
     def __init__(self, segments: int) -> None:
         self.segments = segments
@@ -78,53 +74,87 @@ class Cells:
         # Over all cells of open rows: by how much more was sent than received, or less; and the parts that are less.
         self._balance = self._surplus = 0
         self._stamp: NDArray[np.uint32] = np.zeros(0, np.uint32)
+        self._ended: NDArray[np.uint8] = np.zeros((0, segments), np.uint8)  # 0, or the reason
 
-    # ------------------------------------------------------------ what a layout must know
+    # ------------------------------------------------------------ the layout
 
     @property
     def count(self) -> int:
         """Return how many cells take up memory."""
         return len(self.words)
 
+    @property
+    def _blocks(self) -> U8:
+        return self.words.reshape(-1, self.segments, 4)
+
     def grow(self, capacity: int) -> None:
-        """Make room for `rows` rows."""
-        raise NotImplementedError
+        """Make room for so many rows."""
+        self.words = extended(self.words, capacity * self.segments)
+        self._stamp = extended(self._stamp, capacity * self.segments)
+        self._ended = extended(self._ended, capacity)
 
     def clear(self, rows: Rows) -> None:
         """Reset these rows."""
-        raise NotImplementedError
+        self._blocks[rows] = 0
+        self._ended[rows] = 0
 
     def places(self, rows: Rows, segments: Rows) -> Rows:
         """Return the places of the cells of (row, segment) pairs, and allocate those that have none."""
-        raise NotImplementedError
-
-    def find(self, rows: Rows, segments: Rows) -> Rows:
-        """Return their places, or -1 where a cell takes up no memory."""
-        raise NotImplementedError
+        return rows * self.segments + segments
 
     def touched(self, rows: Rows) -> Touched:
         """Return the cells of rows that are not empty."""
-        raise NotImplementedError
+        blocks = self._blocks[rows]
+        at, segments = np.nonzero(blocks.any(axis=2))
+        return Touched(at, segments, blocks[at, segments])
+
+    def cell(self, row: int, segment: int) -> tuple[int, int, int, int]:
+        """Return the words of a cell."""
+        xor, sent, received, who = self.words[row * self.segments + segment].tolist()
+        return xor, sent, received, who
+
+    def sent_each(self, rows: Rows, segments: Rows) -> U8:
+        """Return how many elements were sent in all, for each (row, segment)."""
+        sent: U8 = self.words[rows * self.segments + segments, SENT]
+        return sent
+
+    def unbalanced(self, rows: Rows) -> Mask:
+        """For each row and segment, whether the accumulator is not balanced."""
+        return do_not_balance(self._blocks[rows])
+
+    def in_flight_each(self, rows: Rows) -> NDArray[np.int64]:
+        """For each row and segment, how many were sent and not received; negative if the reverse."""
+        return flight_of(self._blocks[rows])
 
     def reasons(self, rows: Rows, segments: Rows) -> NDArray[np.uint8]:
         """Return for each (row, segment) the number of the reason for its end, or 0."""
-        raise NotImplementedError
+        return self._ended[rows, segments]
+
+    def reason(self, row: int, segment: int) -> int:
+        """0, or the reason for which a row has ended on a segment."""
+        return self._ended.item(row, segment)
 
     def has_ended(self, rows: Rows) -> Mask:
         """Return for each row and segment whether it has ended."""
-        raise NotImplementedError
+        ended: Mask = self._ended[rows] != 0
+        return ended
 
     def mark(self, row: int, segment: int, reason: int) -> bool:
         """Mark a row as ended on a segment; return whether it has now ended on all."""
-        raise NotImplementedError
+        ended = self._ended[row]
+        ended[segment] = reason
+        return bool(ended.all())
 
     def mark_each(self, rows: Rows, segments: Mask, reason: int) -> Mask:
         """Mark rows as ended on the segments chosen for each; return which have now ended on all."""
-        raise NotImplementedError
+        after = self._ended[rows]
+        after[segments] = reason
+        self._ended[rows] = after
+        return all_of(after)
 
     def set_reasons(self, rows: Rows, reasons: NDArray[np.uint8]) -> None:
         """Mark rows that have no mark yet as ended, by the reasons for each row and segment."""
-        raise NotImplementedError
+        self._ended[rows] = reasons
 
     def endable(self, rows: Rows, graph: Graph) -> tuple[Rows, Mask]:
         """Find which of some closed rows can end on which segments: balanced there and upstream, and not ended.
@@ -132,19 +162,23 @@ class Cells:
         Returns:
             the rows that can end on any segment, and for each of them and each segment whether it can.
         """
-        raise NotImplementedError
+        blocked = self.unbalanced(rows).astype(np.float32) @ graph.weights.T > 0
+        may: Mask = ~(blocked | self.has_ended(rows))
+        some = any_of(may)
+        return rows[some], may[some]
 
     def owing(self, rows: Rows) -> Mask:
         """Find the rows that do not balance on a segment on which they have not ended."""
-        raise NotImplementedError
+        return any_of(self.unbalanced(rows) & ~self.has_ended(rows))
 
     def dump(self, rows: Rows) -> dict[str, Any]:
         """Return the state of rows, as columns."""
-        raise NotImplementedError
+        return {"cells": self._blocks[rows].ravel(), "ended": self._ended[rows].ravel()}
 
     def load(self, rows: Rows, dump: dict[str, Any]) -> None:
         """Load what the `dump` of either layout gave for as many rows."""
-        raise NotImplementedError
+        self._blocks[rows] = dump["cells"].reshape(-1, self.segments, 4)
+        self._ended[rows] = dump["ended"].reshape(-1, self.segments)
 
     # ------------------------------------------------------------ folding
 
@@ -247,45 +281,12 @@ class Cells:
 
     # ------------------------------------------------------------ reading
 
-    def cell(self, row: int, segment: int) -> tuple[int, int, int, int]:
-        """Return the words of a cell."""
-        place = int(self.find(np.array([row]), np.array([segment]))[0])
-        if place < 0:
-            return 0, 0, 0, 0
-        xor, sent, received, who = self.words[place].tolist()
-        return xor, sent, received, who
-
-    def reason(self, row: int, segment: int) -> int:
-        """0, or the reason for which a row has ended on a segment."""
-        return int(self.reasons(np.array([row]), np.array([segment]))[0])
-
-    def sent_each(self, rows: Rows, segments: Rows) -> U8:
-        """Return how many elements were sent in all, for each (row, segment)."""
-        places = self.find(rows, segments)
-        found = places >= 0
-        sent: U8 = self.words[places * found, SENT] if len(self.words) else np.zeros(len(places), np.uint64)
-        return sent * found
-
-    def unbalanced(self, rows: Rows) -> Mask:
-        """For each row and segment, whether the accumulator is not balanced."""
-        index, segments, words = self.touched(rows)
-        mask = np.zeros((len(rows), self.segments), np.bool_)
-        mask[index, segments] = do_not_balance(words)
-        return mask
-
     def unbalanced_segments(self, rows: Rows) -> Mask:
         """For each segment, whether any of some rows does not balance there and has not ended there."""
         found = np.zeros(self.segments, np.bool_)
         for part in self.parts(rows):
             found |= np.logical_or.reduce(self.unbalanced(part) & ~self.has_ended(part), axis=0)
         return found
-
-    def in_flight_each(self, rows: Rows) -> NDArray[np.int64]:
-        """For each row and segment, how many were sent and not received; negative if the reverse."""
-        index, segments, words = self.touched(rows)
-        flight = np.zeros((len(rows), self.segments), np.int64)
-        flight[index, segments] = flight_of(words)
-        return flight
 
     def used_producers(self, rows: Rows) -> set[int]:
         """Return the numbers of the producers that cells of rows name."""
@@ -355,88 +356,3 @@ def _signed(who: U8, sent: U8, received: U8, producer: int) -> U8:
     mark = np.uint64(producer + 1)
     changed: U8 = (who & ~change) | (change & (mark | mark << _SHIFT))
     return changed
-
-
-class DenseCells(Cells):
-    """A cell for each segment of each row."""
-
-    def __init__(self, segments: int) -> None:
-        super().__init__(segments)
-        self._ended: NDArray[np.uint8] = np.zeros((0, segments), np.uint8)  # 0, or the reason
-
-    def grow(self, capacity: int) -> None:
-        self.words = extended(self.words, capacity * self.segments)
-        self._stamp = extended(self._stamp, capacity * self.segments)
-        self._ended = extended(self._ended, capacity)
-
-    @property
-    def _blocks(self) -> U8:
-        return self.words.reshape(-1, self.segments, 4)
-
-    def clear(self, rows: Rows) -> None:
-        self._blocks[rows] = 0
-        self._ended[rows] = 0
-
-    def places(self, rows: Rows, segments: Rows) -> Rows:
-        return rows * self.segments + segments
-
-    find = places
-
-    def touched(self, rows: Rows) -> Touched:
-        blocks = self._blocks[rows]
-        at, segments = np.nonzero(blocks.any(axis=2))
-        return Touched(at, segments, blocks[at, segments])
-
-    def cell(self, row: int, segment: int) -> tuple[int, int, int, int]:
-        xor, sent, received, who = self.words[row * self.segments + segment].tolist()
-        return xor, sent, received, who
-
-    def sent_each(self, rows: Rows, segments: Rows) -> U8:
-        sent: U8 = self.words[rows * self.segments + segments, SENT]
-        return sent
-
-    def unbalanced(self, rows: Rows) -> Mask:
-        return do_not_balance(self._blocks[rows])
-
-    def in_flight_each(self, rows: Rows) -> NDArray[np.int64]:
-        return flight_of(self._blocks[rows])
-
-    def reasons(self, rows: Rows, segments: Rows) -> NDArray[np.uint8]:
-        return self._ended[rows, segments]
-
-    def reason(self, row: int, segment: int) -> int:
-        return self._ended.item(row, segment)
-
-    def has_ended(self, rows: Rows) -> Mask:
-        ended: Mask = self._ended[rows] != 0
-        return ended
-
-    def mark(self, row: int, segment: int, reason: int) -> bool:
-        ended = self._ended[row]
-        ended[segment] = reason
-        return bool(ended.all())
-
-    def mark_each(self, rows: Rows, segments: Mask, reason: int) -> Mask:
-        after = self._ended[rows]
-        after[segments] = reason
-        self._ended[rows] = after
-        return all_of(after)
-
-    def set_reasons(self, rows: Rows, reasons: NDArray[np.uint8]) -> None:
-        self._ended[rows] = reasons
-
-    def endable(self, rows: Rows, graph: Graph) -> tuple[Rows, Mask]:
-        blocked = self.unbalanced(rows).astype(np.float32) @ graph.weights.T > 0
-        may: Mask = ~(blocked | self.has_ended(rows))
-        some = any_of(may)
-        return rows[some], may[some]
-
-    def owing(self, rows: Rows) -> Mask:
-        return any_of(self.unbalanced(rows) & ~self.has_ended(rows))
-
-    def dump(self, rows: Rows) -> dict[str, Any]:
-        return {"cells": self._blocks[rows].ravel(), "ended": self._ended[rows].ravel()}
-
-    def load(self, rows: Rows, dump: dict[str, Any]) -> None:
-        self._blocks[rows] = dump["cells"].reshape(-1, self.segments, 4)
-        self._ended[rows] = dump["ended"].reshape(-1, self.segments)

@@ -19,23 +19,27 @@ from tracker.contract.bounds import bounded
 from tracker.contract.spec import Spec
 from tracker.contract.values import DrainMode, DrainState, Mode, Ordering
 
-from .accounts import Accounts, Entries, Rows
-from .closing import SOLE_OWNER, ClosedSet
-from .drains import DrainRecord
-from .expecting import Expectations
-from .filters import EventFilter
+from .accounts import Accounts
+from .cells import Entries, Rows
+from .closed import SOLE_OWNER, ClosedSet
+from .expectations import Expectations
 from .fronts import CommittedWatermarks, Front, Fronts
 from .graph import Graph
-from .job import Job
+from .job import DrainRecord, Job
 from .lifecycle import CLOSED, ENDED, KNOWN
-from .log import Dropped, EventLog
-from .producers import CloseOf, Epoch, ExpectOf, FinishOf, FrontierOf, Pledge, Producer, StagedReport
+from .log import Dropped, EventFilter, EventLog
+from .producers import CloseOf, Epoch, ExpectOf, FinishOf, FrontierOf, Newest, Numbers, Pledge, Producer, StagedReport
 from .provisional import COMMITTED, Origin, Provisional
-from .remembered import Newest, Numbers
 from .subscriptions import Subscription, Subscriptions
 from .tombstones import Tombstones
 
 Values: TypeAlias = dict[str, Any]
+
+#: The fields of a class that are kept as they are, under their own names or in this order.
+_OF_SUBSCRIPTION = ("acknowledged", "max_age", "max_events", "created", "last_ack", "expired", "expired_because")
+_OF_PRODUCER = ("run", "last_run", "seals", "settled", "committed")
+_OF_FRONT = ("owner", "owned_in", "drained_in", "idle", "last_promise")
+_OF_ACCOUNTS = ("scope", "end_time", "created", "changed")
 IdsOf: TypeAlias = Callable[[Rows], Rows]
 RowsOf: TypeAlias = Callable[[Any], Rows]
 
@@ -79,18 +83,7 @@ def load_dropped(values: list[Any]) -> Dropped:
 def dump_subscriptions(subscriptions: Subscriptions) -> list[Any]:
     """Return what each waits for follows from the log."""
     return [
-        [
-            each.name,
-            sorted(each.wanted.segments),
-            sorted(each.wanted.scopes),
-            each.acknowledged,
-            each.max_age,
-            each.max_events,
-            each.created,
-            each.last_ack,
-            each.expired,
-            each.expired_because,
-        ]
+        [each.name, sorted(each.wanted.segments), sorted(each.wanted.scopes), *_kept(each, _OF_SUBSCRIPTION).values()]
         for each in subscriptions._by_name.values()
     ]
 
@@ -101,6 +94,15 @@ def load_subscriptions(log: EventLog, values: list[Any]) -> Subscriptions:
         subscriptions.restore(Subscription(name, EventFilter(segments, scopes), *rest))
     subscriptions.release_unclaimed()
     return subscriptions
+
+
+def _kept(one: object, fields: Iterable[str]) -> Values:
+    return {field: getattr(one, field) for field in fields}
+
+
+def _keep(one: object, fields: Iterable[str], values: Values) -> None:
+    for field in fields:
+        setattr(one, field, values[field])
 
 
 def dump_job(job: Job) -> Values:
@@ -164,7 +166,7 @@ def _find_anew(job: Job) -> None:
     """Find what is to be looked at next, and what may be forgotten, which no dump has."""
     accounts = job.accounts
     # Those that balance and yet have not ended wait for others, or for the next evaluation.
-    closed = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))
+    closed = accounts.open_rows(CLOSED)
     if closed.size:
         job.changes.look_at(accounts.cells.endable(closed, job.graph)[0])
     over = np.concatenate([accounts.in_use(0, int(KNOWN)), accounts.in_use(int(ENDED))])
@@ -241,12 +243,8 @@ def dump_producer(job: Job, producer: Producer) -> Values:
         "name": producer.name,
         "number": producer.number,
         "mode": producer.mode.number,
-        "run": producer.run,
-        "last_run": producer.last_run,
-        "seals": producer.seals,
-        "settled": producer.settled,
+        **_kept(producer, _OF_PRODUCER),
         "past": list(producer.past),
-        "committed": producer.committed,
         "heard_at": producer.last_contact,
         "holds": [ids_of(rows) if rows.size else rows, list(awaiting.values())],
         "staged": [dump_epoch(number, epoch, ids_of) for number, epoch in producer.staged.items()],
@@ -256,9 +254,8 @@ def dump_producer(job: Job, producer: Producer) -> Values:
 def load_producer(job: Job, values: Values) -> Producer:
     rows_of = job.accounts.rows_of
     producer = Producer(values["name"], values["number"], Mode.of(values["mode"]), values["heard_at"])
-    producer.run, producer.last_run = values["run"], values["last_run"]
-    producer.seals, producer.settled = values["seals"], values["settled"]
-    producer.past, producer.committed = Newest(values["past"]), values["committed"]
+    _keep(producer, _OF_PRODUCER, values)
+    producer.past = Newest(values["past"])
     ids, epochs = values["holds"]
     if epochs:
         job.provisional.awaiting[producer.name] = dict(
@@ -327,11 +324,8 @@ def dump_accounts(accounts: Accounts) -> Values:
         "names": [accounts.names[row] for row in rows.tolist()],
         "scope_names": list(accounts.scope_names),
         "free_scopes": list(accounts._free_scopes),
-        "scope": accounts.scope[rows],
         "flags": accounts.flags[rows],
-        "end_time": accounts.end_time[rows],
-        "created": accounts.created[rows],
-        "changed": accounts.changed[rows],
+        **{column: getattr(accounts, column)[rows] for column in _OF_ACCOUNTS},
         **accounts.cells.dump(rows),
     }
 
@@ -341,7 +335,7 @@ def load_accounts(values: Values) -> Accounts:
     accounts = Accounts(values["segments"], int(ids[0]) if len(ids) else values["next_id"])
     rows = accounts.restore(ids, values["next_id"], values["names"], values["scope_names"], values["free_scopes"])
     accounts.life.load(rows, values["flags"])
-    for column in ("scope", "end_time", "created", "changed"):
+    for column in _OF_ACCOUNTS:
         getattr(accounts, column)[rows] = values[column]
     if len(rows):
         accounts.cells.load(rows, values)
@@ -395,24 +389,19 @@ def dump_front(front: Front, provisional: Provisional) -> Values:
     committed = [COMMITTED] if front.finish_committed else []
     return {
         "name": front.name,
-        "owner": front.owner,
-        "owned_in": front.owned_in,
+        **_kept(front, _OF_FRONT),
         "firm": list(front.committed.items()),
         "soft": list(provisional.frontiers.get(front.name, ())),
         "finishers": [*committed, *sorted(provisional.finishes.get(front.name, ()))],
-        "drained_in": front.drained_in,
-        "idle": front.idle,
         "heard_at": front.last_contact,
-        "last_promise": front.last_promise,
     }
 
 
 def load_front(values: Values) -> Front:
     front = Front(values["name"], values["heard_at"])
-    front.owner, front.owned_in = values["owner"], values["owned_in"]
+    _keep(front, _OF_FRONT, values)
     front.committed.update(map(tuple, values["firm"]))
     front.finished, front.finish_committed = bool(values["finishers"]), COMMITTED in values["finishers"]
-    front.drained_in, front.idle, front.last_promise = values["drained_in"], values["idle"], values["last_promise"]
     return front
 
 

@@ -1,46 +1,162 @@
-"""Deployments: what becomes of a job when its spec is defined again, or another deployment takes over.
+"""Deployments: what becomes of a job when it is drained, its spec is defined again, or another deployment takes over.
 
-A job that was drained to its end starts from scratch. One that was handed over, or is not drained, keeps its state, if
-what is open can live in the new graph; `force` abandons what is open instead."""
+To finish, every front finishes and every substream ends; then the next deployment starts from scratch. To hand over,
+nothing is in flight any more but what segments of state hold, and every run has closed: then the next deployment goes
+on with what is open, as it does where nothing was drained, if that can live in the new graph; `force` abandons what is
+open instead.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tracker.contract.events import DrainCancelled, Drained, DrainRequested
 from tracker.contract.refusal import Refusal, Refused
-from tracker.contract.spec import Spec
-from tracker.contract.values import Mode, Reason
+from tracker.contract.spec import DURATIONS, Spec
+from tracker.contract.values import DrainMode, DrainState, Mode, Reason
 
-from . import draining, epochs, timers
+from . import reports, timers
 from .accounts import Accounts
-from .drains import DrainRecord
 from .fronts import CommittedWatermarks, Fronts
 from .graph import Graph
-from .job import Job
-from .lifecycle import CLOSED, ENDED, KNOWN
-from .producers import ExpectOf
+from .job import DrainRecord, Job
+from .lifecycle import CLOSED, STALLED
+from .producers import ExpectOf, FinishOf
+
+
+def request(job: Job, asked: DrainRecord) -> None:
+    """Begin a drain of the current deployment, unless there is one.
+
+    Args:
+        asked: its id, its mode and its deadline; of a pending one, it becomes one that is under way.
+    """
+    check_request(job.drain, asked.mode)
+    if job.drain.under_way or job.drain.state is DrainState.DRAINED:
+        return
+    for front in job.fronts:
+        front.drained_in = False
+    job.drain = replace(asked, state=DrainState.DRAINING)
+    job.announce(DrainRequested(asked.drain_id, asked.mode))
+
+
+def check_request(drain: DrainRecord, mode: DrainMode) -> None:
+    """Refuse a drain while there is one of the other mode."""
+    if drain.mode is mode or drain.state in (DrainState.NOT_DRAINING, DrainState.CANCELLED):
+        return
+    what = {DrainMode.FINISH: "finishes", DrainMode.HAND_OVER: "hands over"}[drain.mode]
+    if drain.state is DrainState.DRAINED:
+        raise Refused(
+            Refusal.DRAIN_MISMATCH,
+            f"drain {drain.drain_id!r}, which {what}, is done; start the next deployment, and drain that one",
+        )
+    raise Refused(
+        Refusal.DRAIN_MISMATCH,
+        f"drain {drain.drain_id!r}, which {what}, was asked for before; wait for it, or cancel it and ask again",
+    )
+
+
+def cancel(job: Job, drain_id: str) -> None:
+    """Cancel the drain: the deployment goes on."""
+    check_cancel(job, drain_id)
+    if job.drain.under_way:
+        call_off(job)
+
+
+def call_off(job: Job) -> None:
+    """Cancel the drain under way. What a hand-over had suspended starts again."""
+    suspended = job.drain.hands_over
+    job.announce(DrainCancelled(job.drain.drain_id))
+    job.drain = replace(job.drain, state=DrainState.CANCELLED, deadline=None)
+    if suspended:
+        timers.resume(job)
+
+
+def check_cancel(job: Job, drain_id: str) -> None:
+    """Refuse to cancel another drain, one in which a front has finished because of it, or a hand-over that is done."""
+    if drain_id and job.drain.drain_id and drain_id != job.drain.drain_id:
+        raise Refused(
+            Refusal.DRAIN_MISMATCH,
+            f"the drain under way is {job.drain.drain_id!r}, not {drain_id!r}; name that one, or leave drain_id out",
+        )
+    if job.drain.handed_over:
+        raise Refused(
+            Refusal.DRAINED,
+            f"deployment {job.spec.deployment!r} was handed over by drain {job.drain.drain_id!r}, which can no longer "
+            "be cancelled; define the next deployment, which goes on with what is open",
+        )
+    if not job.drain.finishes:
+        return
+    finishing = sorted(front.name for front in job.fronts if front.drained_in) + sorted(_finishes_staged(job))
+    if finishing:
+        raise Refused(
+            Refusal.DRAIN_IN_PROGRESS,
+            f"fronts {finishing} have finished in the drain, so it can no longer be cancelled; let it complete and "
+            "define a new deployment",
+        )
+
+
+def _finishes_staged(job: Job) -> set[str]:
+    return {
+        pledge.front
+        for producer in job.producers.values()
+        if producer.mode is Mode.STAGED
+        for epoch in producer.staged.values()
+        for pledge in epoch.pledges
+        if isinstance(pledge, FinishOf)
+    }
+
+
+def confirm(job: Job) -> None:
+    """Announce the end of the drain under way if it is done."""
+    if not job.drain.under_way:
+        return
+    done = _nothing_is_under_way(job) if job.drain.hands_over else _everything_has_ended(job)
+    if done:
+        job.drain = replace(job.drain, state=DrainState.DRAINED, deadline=None)
+        job.announce(Drained(job.drain.drain_id, job.drain.mode))
+
+
+def _everything_has_ended(job: Job) -> bool:
+    if job.is_open():
+        return False
+    return not (job.fronts.unfinished() if job.fronts else job.open_producers())
+
+
+def _nothing_is_under_way(job: Job) -> bool:
+    # The accumulators last: they are looked at when everybody has stopped, and not with each report before.
+    return not uncommitted(job) and not job.open_producers() and not unbalanced(job).any()
+
+
+def uncommitted(job: Job) -> list[str]:
+    """Return the producers with an epoch staged; in a hand-over, also those with a revoked one that is to come
+    again."""
+    awaiting = job.provisional.awaiting if job.drain.hands_over else {}
+    return [producer.name for producer in job.producers.values() if producer.staged or producer.name in awaiting]
+
+
+def unbalanced(job: Job) -> NDArray[np.bool_]:
+    """For each segment, whether an open substream does not balance there; of no segment of state."""
+    open_rows = job.accounts.open_rows()
+    found = job.accounts.cells.unbalanced_segments(open_rows)
+    found[[job.graph.number[name] for name in job.spec.state_segments]] = False
+    return found
 
 
 def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
     """Take over a spec: the same deployment's, or a new one's."""
+    check_redefine(job, spec, graph, force)
     if spec.deployment == job.spec.deployment:
-        check_redefine(job, spec, graph, force)
         before = job.spec
+        durations: dict[str, Any] = {name: getattr(spec, name) for name in DURATIONS}
         job.spec = replace(
-            job.spec,
-            stall_after=spec.stall_after,
-            expire_after=spec.expire_after,
-            idle_after=spec.idle_after,
-            retention=spec.retention,
-            remember=spec.remember,
-            state_segments=spec.state_segments,
-            committed_ends=spec.committed_ends,
+            job.spec, state_segments=spec.state_segments, committed_ends=spec.committed_ends, **durations
         )
         _durations_changed(job, before)
         return
-    check_redefine(job, spec, graph, force)
     drain = job.drain
     if not drain.finished and force:
         _clear_the_way(job)
@@ -78,7 +194,7 @@ def _durations_changed(job: Job, before: Spec) -> None:
     """Have what may stall looked up again; where nobody asks for stalls any more, there are none."""
     job.stalls_from = None
     if job.spec.stall_after is None and before.stall_after is not None:
-        job.accounts.life.forget_stalls()
+        job.accounts.life.unmark(slice(None), STALLED)
 
 
 def _check_same(job: Job, spec: Spec, graph: Graph) -> None:
@@ -113,7 +229,7 @@ def _check_takeover(job: Job, spec: Spec, graph: Graph) -> None:
     elif (differences := job.graph.differences(graph)) and job.is_open():
         raise Refused(
             Refusal.INCOMPATIBLE_GRAPH,
-            f"{job.accounts.open} substreams and {job.count_staged()} epochs are open, and the graph changes: "
+            f"{job.accounts.life.open} substreams and {job.count_staged()} epochs are open, and the graph changes: "
             f"{'; '.join(differences)}; drain the job or hand it over, or set force (which abandons what is open)",
         )
     removed = [front for front in job.fronts if front.name not in spec.fronts]
@@ -134,7 +250,7 @@ def _check_owners(job: Job, spec: Spec, graph: Graph) -> None:
     for front in job.fronts:
         if front.name in fed and _fed(job.spec)[front.name] & kept <= fed[front.name]:
             continue
-        owner = job.producers.get(front.owner) if front.owner is not None else None
+        owner = job.owner(front)
         if owner is not None and owner.staged:
             raise Refused(
                 Refusal.EPOCH_STAGED,
@@ -161,7 +277,7 @@ def _check_committed_ends(job: Job, spec: Spec) -> None:
 
 def _check_state_has_a_place(job: Job, graph: Graph) -> None:
     """Refuse to remove a segment of state that still holds something."""
-    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+    open_rows = job.accounts.open_rows()
     holding = job.accounts.cells.unbalanced_segments(open_rows)
     lost = [name for name, number in job.graph.number.items() if holding[number] and name not in graph.number]
     if lost:
@@ -175,15 +291,15 @@ def _check_state_has_a_place(job: Job, graph: Graph) -> None:
 def _clear_the_way(job: Job) -> None:
     """Do what `force` does before the new deployment takes over."""
     if job.drain.under_way:
-        draining.call_off(job)
+        call_off(job)
         for front in job.fronts:
             if front.drained_in:
                 front.finished = front.finish_committed = front.drained_in = False
                 job.provisional.forget_finish(front.name)
         job.closing.fronts_changed()
     for producer in job.producers.values():
-        epochs.revoke(job, producer, sorted(producer.staged))
-    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+        reports.revoke(job, producer, sorted(producer.staged))
+    open_rows = job.accounts.open_rows()
     job.end_by_force(job.accounts.in_order(open_rows).tolist(), Reason.ABANDONED)
     for producer in job.producers.values():
         producer.fence()
@@ -217,7 +333,7 @@ def _take_over(job: Job, old_spec: Spec, graph: Graph) -> None:
     another_graph = graph != old_graph
     if not another_graph and (job.spec.ordering, job.spec.progress) != (old_spec.ordering, old_spec.progress):
         _renew_ends(job)
-        job.changes.look_at(accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED)))
+        job.changes.look_at(accounts.open_rows(CLOSED))
     if another_graph or _fed(job.spec) != _fed(old_spec):
         _change_fronts(job, _fed(old_spec), graph)
     job.fronts.by_name = {name: job.fronts.by_name[name] for name in job.spec.fronts}

@@ -8,6 +8,7 @@ ordering, stay in heaps until the least open end time reaches them.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -17,13 +18,129 @@ from numpy.typing import NDArray
 from tracker.contract.events import Advanced, Body, Ended
 from tracker.contract.values import NO_END_TIME, Ordering, Reason
 
-from .accounts import BY_DRAIN, Accounts, Rows
-from .closing import ClosedSet
+from .accounts import BY_DRAIN, Accounts
+from .cells import Rows
+from .closed import ClosedSet
 from .fronts import UNSET
 from .graph import Graph
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, PARTLY_ENDED
 from .log import EndColumns
-from .opentimes import OpenTimes
+
+NONE_OPEN = 2**63  #: above every end time
+
+_LONG = 2000  # a list of so many times is cut in two
+
+
+class _Sorted:
+    """Distinct numbers in order, in lists of moderate length."""
+
+    __slots__ = ("_firsts", "_lists")
+
+    def __init__(self) -> None:
+        self._lists: list[list[int]] = []
+        self._firsts: list[int] = []  # the lists' first numbers, or lower ones
+
+    def add(self, number: int) -> None:
+        """Add a number that is not there."""
+        if not self._lists:
+            self._lists.append([number])
+            self._firsts.append(number)
+            return
+        at = max(0, bisect_right(self._firsts, number) - 1)
+        numbers = self._lists[at]
+        insort(numbers, number)
+        self._firsts[at] = min(self._firsts[at], number)
+        if len(numbers) > _LONG:
+            half = len(numbers) // 2
+            self._lists.insert(at + 1, numbers[half:])
+            self._firsts.insert(at + 1, numbers[half])
+            del numbers[half:]
+
+    def remove(self, number: int) -> None:
+        """Remove a number that is there."""
+        at = bisect_right(self._firsts, number) - 1
+        numbers = self._lists[at]
+        del numbers[bisect_left(numbers, number)]
+        if not numbers:
+            del self._lists[at], self._firsts[at]
+
+    def least_above(self, number: int) -> int | None:
+        """Return the least that is higher than a number."""
+        at = max(0, bisect_right(self._firsts, number) - 1)
+        for numbers in self._lists[at : at + 2]:
+            place = bisect_right(numbers, number)
+            if place < len(numbers):
+                return numbers[place]
+        return None
+
+
+class OpenTimes:
+    """A multiset of end times for each segment, asked only for its least.
+
+    Substreams join with their end time on all segments at once and leave segment by segment. A time is kept once,
+    whatever the number of segments, and what has left it by segment; so what is kept depends on what has ended.
+
+    >>> times = OpenTimes(2)
+    >>> times.join(20); times.join(10)
+    >>> times.leave(0, 10)
+    >>> times.least(0), times.least(1)
+    (20, 10)
+    """
+
+    __slots__ = ("_departed", "_gone", "_joined", "_joins", "_left", "_owed", "_segments", "_times")
+
+    def __init__(self, segments: int) -> None:
+        self._segments = segments
+        self._joined: dict[int, int] = {}  # by end time: how many have joined
+        self._owed: dict[int, int] = {}  # by end time: how often somebody has to leave yet, over all segments
+        self._left: dict[int, dict[int, int]] = {}  # by segment and end time: how many have left
+        self._gone: dict[int, int] = {}  # by segment: a time up to which all have left
+        self._times = _Sorted()
+        self._joins = 0  # how many have ever joined
+        self._departed: dict[int, int] = {}  # by segment: how many have ever left
+
+    def __bool__(self) -> bool:
+        return bool(self._joined)
+
+    def join(self, end_time: int) -> None:
+        """Add a substream, open on every segment."""
+        self._joins += 1
+        joined = self._joined.get(end_time, 0)
+        self._joined[end_time] = joined + 1
+        self._owed[end_time] = self._owed.get(end_time, 0) + self._segments
+        if not joined:
+            self._times.add(end_time)
+        for segment, gone in self._gone.items():
+            if end_time <= gone:
+                self._gone[segment] = end_time - 1
+
+    def leave(self, segment: int, end_time: int) -> None:
+        """Remove a substream from a segment on which it has ended."""
+        left = self._left.get(segment)
+        if left is None:
+            left = self._left[segment] = {}
+        left[end_time] = left.get(end_time, 0) + 1
+        self._departed[segment] = self._departed.get(segment, 0) + 1
+        owed = self._owed[end_time] = self._owed[end_time] - 1
+        if not owed:
+            del self._owed[end_time], self._joined[end_time]
+            self._times.remove(end_time)
+            for counts in self._left.values():
+                del counts[end_time]
+
+    def open_on(self, segment: int) -> int:
+        """Return how many are open on a segment."""
+        return self._joins - self._departed.get(segment, 0)
+
+    def least(self, segment: int) -> int:
+        """Return the least open end time; ``NONE_OPEN`` if there is none."""
+        left = self._left.get(segment, {})
+        time = self._times.least_above(self._gone.get(segment, -NONE_OPEN - 1))
+        while time is not None and left.get(time) == self._joined[time]:
+            self._gone[segment] = time
+            time = self._times.least_above(time)
+        return NONE_OPEN if time is None else time
+
 
 _FIRST_TIME, _LAST_TIME = -(2**63), 2**63 - 1
 _ALL = -1  # in the place of a scope's number
@@ -35,9 +152,6 @@ class Completion:
     """Finder and announcer of the ends of a job's substreams.
 
     Args:
-        closing: the job's; it has what was expected, and what a drain has closed.
-        ordering: which ends wait for others.
-        progress: whether to announce how far each segment has come.
         announce: takes each event in its turn.
         announce_ends: takes ends on one segment as columns, in their turn, as the log does.
     """
@@ -64,7 +178,7 @@ class Completion:
         self._times: dict[int, OpenTimes] = {}
         self._waiting: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # by segment and scope
         self._groups_changed: set[int] = set()  # scopes in which something ended out of order since the last evaluation
-        open_rows = accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+        open_rows = accounts.open_rows()
         self.join(open_rows)
         if self._keeps_times:
             some = open_rows[accounts.life.are(open_rows, PARTLY_ENDED)]
@@ -156,7 +270,7 @@ class Completion:
         ]
         if not segments:
             return np.empty(0, np.int64)
-        rows = accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+        rows = accounts.open_rows()
         rows = rows[accounts.end_time[rows] < end_time]  # a row without one has the highest there is
         if self._ordering is Ordering.SCOPE:
             rows = rows[accounts.scope[rows] == group]
@@ -253,12 +367,12 @@ class Completion:
                 marked = endable & how
                 some = np.flatnonzero(marked.any(axis=1))
                 everywhere[some] |= accounts.cells.mark_each(rows[some], marked[some], reason)
-        accounts.life.end_partly(rows)
+        accounts.life.mark(rows, PARTLY_ENDED)
         if closing.expectations:
             closing.expectations.touched(rows)
         self._leave_each(rows, endable)
         done = rows[everywhere]
-        accounts.end(done)
+        accounts.life.end(done)
         ended: list[int] = done.tolist()
         return ended
 
@@ -332,10 +446,10 @@ class Completion:
             )
         )
         everywhere = accounts.cells.mark(row, segment, reason.number | BY_DRAIN if by_drain else reason.number)
-        accounts.life.end_partly(row)
+        accounts.life.mark(row, PARTLY_ENDED)
         self._leave(row, segment)
         if everywhere:
-            accounts.end(np.array([row]))
+            accounts.life.end(np.array([row]))
         return everywhere
 
     def force(self, rows: Sequence[int], reason: Reason) -> None:
@@ -355,7 +469,7 @@ class Completion:
         """Announce how far each segment has come.
 
         Args:
-            limits: by segment, up to which end time all fronts that reach it have closed every scope.
+            watermarks: by segment, up to which end time all fronts that reach it have closed every scope.
         """
         if not self._progress:
             return

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from tracker.contract.refusal import Refusal, Refused
+
 from .graph import Graph
 
 UNSET = -(2**63) - 1  #: below every time: nothing promised
@@ -247,6 +249,13 @@ class Fronts:
 
     def __iter__(self) -> Iterator[Front]:
         return iter(self.by_name.values())
+
+    def find(self, name: str, code: str | None = None) -> Front:
+        """Return a front; raises `Refused`, with this gRPC status if one is given, if there is no such front."""
+        if name not in self.by_name:
+            fronts = ", ".join(self.by_name) or "none"
+            raise Refused(Refusal.UNKNOWN_FRONT, f"{name!r} is not one of the job's fronts: {fronts}", code=code)
+        return self.by_name[name]
 
     def unfinished(self) -> list[Front]:
         """Return those that may still send."""

@@ -58,6 +58,14 @@ class Graph:
         if len(self.names) <= _SMALL:
             self.weights = self.upstream.astype(np.float32)
 
+    def place(self, segment: str) -> int:
+        """Return a segment's number; raises `Refused` if there is no such segment."""
+        if segment not in self.number:
+            raise Refused(
+                Refusal.UNKNOWN_SEGMENT, f"segment {segment!r} is not one of the job's: {', '.join(self.names)}"
+            )
+        return self.number[segment]
+
     @property
     def upstream(self) -> NDArray[np.bool_]:
         """For each g and u, whether u is g or g can be reached from u."""

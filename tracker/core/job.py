@@ -4,14 +4,15 @@ The parts know nothing of one another: the accounts fold and remember, the front
 `Completion` finds what has ended. Here they are put together, in the contract's order: what takes effect makes its
 substreams known, folds its entries, keeps its promises, and is followed by one evaluation (`Job.apply`).
 
-Which command makes what take effect is written beside: `reporting` (reports and commits), `epochs` (runs, settling,
-revoking), `promises` (whose front it is, what contradicts), `deployments` and `draining`; `timers` for what time does.
+Which command makes what take effect is written beside: `reports` (runs, reports, commits, promises), `deployments`
+(specs and drains), and `timers` for what time does.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +21,15 @@ from tracker.contract.events import Body, Ended, Excess, FrontIdle, Late
 from tracker.contract.promises import Promise
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import Spec
-from tracker.contract.values import Reason
+from tracker.contract.values import DrainMode, DrainState, Reason
 
-from .accounts import Accounts, Changes, Entries, Rows
-from .cells import distinct
-from .closing import SOLE_OWNER, ClosedSet
-from .drains import DrainRecord
+from .accounts import Accounts, Changes
+from .cells import Entries, Rows, distinct
+from .closed import SOLE_OWNER, ClosedSet
 from .ends import Completion
 from .fronts import CommittedWatermarks, Front, Fronts
 from .graph import Graph
-from .lifecycle import CLOSED, ENDED, KNOWN, PARTLY_ENDED
+from .lifecycle import ENDED, KNOWN, STALLED
 from .log import EndColumns, EventLog
 from .producers import (
     CloseOf,
@@ -37,14 +37,58 @@ from .producers import (
     ExpectOf,
     FinishOf,
     FrontierOf,
+    Newest,
+    Numbers,
     Pledge,
     Producer,
     StagedReport,
 )
 from .provisional import Origin, Provisional
-from .remembered import Newest, Numbers
 from .subscriptions import Subscriptions
 from .tombstones import Tombstones
+
+UNDER_WAY = (DrainState.DRAINING, DrainState.TIMED_OUT)
+
+
+@dataclass(slots=True)
+class DrainRecord:
+    """One deployment's drain.
+
+    Attributes:
+        deadline: when it times out (ns); None: never, or it has already.
+        mode: what becomes of what is open.
+    """
+
+    state: DrainState = DrainState.NOT_DRAINING
+    drain_id: str = ""
+    deadline: int | None = None
+    mode: DrainMode = DrainMode.FINISH
+
+    @property
+    def under_way(self) -> bool:
+        """Return whether the drain is neither done nor cancelled; one that timed out goes on."""
+        return self.state in UNDER_WAY
+
+    @property
+    def finishes(self) -> bool:
+        """Return whether it is under way, and a front that finishes now does so for it."""
+        return self.under_way and self.mode is DrainMode.FINISH
+
+    @property
+    def finished(self) -> bool:
+        """Return whether it is done, and the job starts afresh with its next deployment."""
+        return self.state is DrainState.DRAINED and self.mode is DrainMode.FINISH
+
+    @property
+    def hands_over(self) -> bool:
+        """Return whether the deployment stops, or has stopped, for the next one to go on with what is open."""
+        return self.mode is DrainMode.HAND_OVER and (self.under_way or self.state is DrainState.DRAINED)
+
+    @property
+    def handed_over(self) -> bool:
+        """Return whether the next deployment goes on with what is open."""
+        return self.state is DrainState.DRAINED and self.mode is DrainMode.HAND_OVER
+
 
 NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_U8 = np.empty(0, np.uint64)
@@ -143,11 +187,16 @@ class Job:
 
     def is_open(self) -> bool:
         """Return whether a substream is open or an epoch staged."""
-        return self.accounts.open > 0 or self.count_staged() > 0
+        return self.accounts.life.open > 0 or self.count_staged() > 0
 
     def count_staged(self) -> int:
         """Return how many epochs are staged, of all producers."""
         return sum(len(producer.staged) for producer in self.producers.values())
+
+    def staged_rows(self) -> Rows:
+        """Return the rows that staged epochs refer to. Those that await a commit have not ended, and stay anyway."""
+        epochs = (epoch for producer in self.producers.values() for epoch in producer.staged.values())
+        return np.concatenate([NO_ROWS, *(epoch.rows() for epoch in epochs)])
 
     def open_producers(self) -> list[str]:
         """Return the producers whose current run has not closed."""
@@ -161,6 +210,10 @@ class Job:
                 Refusal.UNKNOWN_PRODUCER, f"job {self.spec.job!r} has no producer {name!r}; open one of its runs first"
             )
         return producer
+
+    def owner(self, front: Front) -> Producer | None:
+        """Return the producer that promises for a front, if it is known."""
+        return self.producers.get(front.owner or "")
 
     # ------------------------------------------------------------ staged epochs
 
@@ -256,7 +309,7 @@ class Job:
         elif isinstance(pledge, ExpectOf):
             if self.closing.expect(pledge):
                 self.accounts.changed[pledge.row] = self.now
-                self.accounts.life.touch(pledge.row)
+                self.accounts.life.unmark(pledge.row, STALLED)
         elif isinstance(pledge, FrontierOf):
             self.closing.raise_frontier(self.fronts.by_name[pledge.front], pledge.scope, pledge.time)
         else:
@@ -286,25 +339,13 @@ class Job:
         if len(entries.rows):
             if self._read_whole is not self.graph:
                 self._note_read(entries)
-            flags = accounts.flags[entries.rows]
-            suspect = ((flags & KNOWN) == 0) | ((flags & PARTLY_ENDED) != 0)
-            if already_closed is not None or suspect.any():
-                has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
-                late = ((flags & KNOWN) == 0) | has_ended
-                if already_closed is not None:
-                    late |= already_closed
-                if late.any():
-                    _announce_late(self, producer, entries.where(late))
-                    entries = entries.where(~late)
-                    flags = flags[~late]
-            accounts.cells.fold(entries, producer.number)
-            accounts.changed[entries.rows] = self.now
-            # Only a job that asks for stalls has flags to take back.
-            if self.spec.stall_after is not None:
-                accounts.life.touch(entries.rows)
-            closed = (flags & CLOSED) != 0
-            if closed.any():
-                self.changes.look_at(entries.rows[closed])
+            # Only a job that asks for stalls has marks of them to take back.
+            stalls = self.spec.stall_after is not None
+            entries, late, closed = accounts.fold(entries, producer.number, self.now, already_closed, stalls)
+            if late is not None:
+                _announce_late(self, producer, late)
+            if closed.size:
+                self.changes.look_at(closed)
             if self.closing.expectations:
                 self.closing.expectations.touched(entries.rows)
                 self.closing.look_at(self.closing.expectations.to_look_at(entries.rows).tolist())

@@ -26,15 +26,15 @@ ENDED     `forget`       FREE         retention
 ========= ============== ============ ==================================================================
 
 Nothing else moves a row, and no row moves back: what has ended stays so, and a late element of it is announced, not
-counted. While a row is OPEN, four marks come and go, and decide with the accumulators when it ends:
+counted. While a row is OPEN, marks come and go (`mark`, `unmark`), and decide with the accumulators when it ends:
 
-* ``CLOSED``: the fronts of one group of segments at least have promised to send no more of it (`close`, `reopen`: a
-  front that comes back from idleness, or an IMMEDIATE epoch that is revoked, takes its promises back). Which groups is
-  kept by `closing` where there are several.
-* ``SOLE``: its only source has closed it, so no front is asked (`close_by_sole_owner`).
+* ``CLOSED``: the fronts of one group of segments at least have promised to send no more of it. A front that comes back
+  from idleness, or an IMMEDIATE epoch that is revoked, takes its promises back. Which groups is kept by `closed` where
+  there are several.
+* ``SOLE``: its only source has closed it, so no front is asked, until that close is revoked with its epoch.
 * ``AWAITING_RECOMMIT``: an IMMEDIATE epoch that had folded something of it was revoked, and will be made again; until
-  a later epoch of the same producer is committed, balance proves nothing (`await_recommit`, `recommit`).
-* ``STALLED``: it was announced as stalled, and nothing of it has changed since (`stall`, `touch`).
+  a later epoch of the same producer is committed, or it is known that none will be, balance proves nothing.
+* ``STALLED``: it was announced as stalled, and nothing of it has changed since.
 
 ``PARTLY_ENDED`` marks a row that has ended on some segment; it is taken back only if a hand-over removes that segment.
 
@@ -63,6 +63,7 @@ from numpy.typing import NDArray
 
 from .cells import Rows, extended
 
+NO_MARK: Final = np.uint8(0)
 NAMED: Final = np.uint8(1)
 KNOWN: Final = np.uint8(2)
 CLOSED: Final = np.uint8(4)
@@ -139,51 +140,20 @@ class Lifecycle:
 
     # ------------------------------------------------------------ marks of OPEN rows
 
-    def close(self, rows: Rows) -> None:
-        """Mark rows as closed by the fronts of some group."""
-        self.flags[rows] |= CLOSED
+    def mark(self, rows: Rows | int, mark: np.uint8) -> None:
+        """Give rows a mark."""
+        self.flags[rows] |= mark
 
-    def reopen(self, rows: Rows) -> None:
-        """Take the mark from rows that no group's fronts close any more."""
-        self.flags[rows] &= ~CLOSED
-
-    def close_by_sole_owner(self, row: int) -> None:
-        """Mark a row as closed by its only source."""
-        self.flags[row] |= SOLE
-
-    def reopen_by_sole_owner(self, row: int) -> None:
-        """Take that mark back: the close was revoked with its epoch."""
-        self.flags[row] &= ~SOLE
-
-    def end_partly(self, rows: Rows | int) -> None:
-        """Mark rows as ended on some segment."""
-        self.flags[rows] |= PARTLY_ENDED
-
-    def end_nowhere(self, rows: Rows) -> None:
-        """Take that mark back: the segments on which the rows had ended are no more."""
-        self.flags[rows] &= ~PARTLY_ENDED
-
-    def await_recommit(self, row: int) -> None:
-        """Mark a row whose IMMEDIATE epoch was revoked and will be reported again."""
-        self.flags[row] |= AWAITING_RECOMMIT
-
-    def recommit(self, row: int) -> None:
-        """Take that mark back: the epoch was committed or never will be, or the row ended by force."""
-        self.flags[row] &= ~AWAITING_RECOMMIT
-
-    def stall(self, row: int) -> None:
-        """Mark a row as announced as stalled."""
-        self.flags[row] |= STALLED
-
-    def touch(self, rows: Rows | int) -> None:
-        """Take the mark from rows that have changed."""
-        self.flags[rows] &= ~STALLED
-
-    def forget_stalls(self) -> None:
-        """Take the mark from all rows: the job asks for no stalls any more."""
-        self.flags &= ~STALLED
+    def unmark(self, rows: Rows | int | slice, mark: np.uint8) -> None:
+        """Take a mark from rows."""
+        self.flags[rows] &= ~mark
 
     # ------------------------------------------------------------ questions
+
+    @property
+    def staged(self) -> int:
+        """Return how many rows are only named: their epochs are staged, or what named them was late."""
+        return self.named - self.open - self.ended
 
     def is_open(self, rows: Rows) -> NDArray[np.bool_]:
         """Return which rows are OPEN."""

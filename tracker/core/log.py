@@ -10,16 +10,77 @@ garbage collector does not look at such tuples, of which there may be millions.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tracker.contract import events
-from tracker.contract.events import Body, Drained, DrainRequested, Ended, Event, Stalled
+from tracker.contract.events import Advanced, Body, Drained, DrainRequested, Ended, Event, Excess, Late, Stalled
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import DrainMode, Reason
 
-from .filters import EVERYTHING, EventFilter, Place, place, place_of
+Place: TypeAlias = tuple[str | None, str | None]  #: a segment and a scope
+
+_OF_A_SCOPE = frozenset({Ended, Late, Excess})  # their first two fields are the segment and the scope
+_EVERYWHERE = (None, None)
+
+
+def place(body: Body) -> Place:
+    """Return the segment and the scope that an event is about.
+
+    Returns:
+        no segment: it concerns everybody and passes every filter; no scope: it concerns every scope of the segment.
+    """
+    if isinstance(body, Ended | Late | Excess):
+        return body.segment, body.scope
+    return (body.segment, None) if isinstance(body, Advanced) else _EVERYWHERE
+
+
+def place_of(kind: type[Body], fields: tuple[str, str]) -> Place:
+    """Do the same for a kind of event and at least its first two fields, if it has so many."""
+    if kind in _OF_A_SCOPE:
+        return fields[:2]
+    return (fields[0], None) if kind is Advanced else _EVERYWHERE
+
+
+class EventFilter:
+    """The segments and scopes that a reader asks for; empty: all of them.
+
+    >>> from tracker.contract.events import Event, Late
+    >>> late = Event(1, 0, "d", Late("raw", "tenant", "w", "p", 1, 0))
+    >>> EventFilter(segments=["clean"]).passes(late), EventFilter(scopes=["tenant"]).passes(late)
+    (False, True)
+    """
+
+    __slots__ = ("all", "scopes", "segments")
+
+    def __init__(self, segments: Iterable[str] = (), scopes: Iterable[str] = ()) -> None:
+        self.segments = frozenset(segments)
+        self.scopes = frozenset(scopes)
+        self.all = not (self.segments or self.scopes)  #: whether it lets everything through
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EventFilter) and (self.segments, self.scopes) == (other.segments, other.scopes)
+
+    def __hash__(self) -> int:
+        return hash((self.segments, self.scopes))
+
+    def passes(self, event: Event) -> bool:
+        """Return whether the reader asks for this event."""
+        return self.all or self.covers(*place(event.kind))
+
+    def covers(self, segment: str | None, scope: str | None) -> bool:
+        """Return whether the reader asks for events of this place."""
+        if segment is None:
+            return True
+        if self.segments and segment not in self.segments:
+            return False
+        # How far a segment has come is news for every scope.
+        return not self.scopes or scope is None or scope in self.scopes
+
+
+EVERYTHING = EventFilter()
+
 
 _KINDS: tuple[type[Any], ...] = (
     events.Ended,
@@ -231,7 +292,6 @@ class EventLog:
 
         Args:
             after_seq: the reader's position; 0: after the last that is not kept any more, unless it is its own.
-            wanted: what the reader asks for.
             own: 0, too, is a position of the reader's own: it wants everything.
 
         Raises:

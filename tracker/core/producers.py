@@ -1,12 +1,16 @@
-"""Producers and what they have staged: the bookkeeping of runs, epochs and units.
+"""Producers and what they have staged: the bookkeeping of runs, epochs and units, in bounded memory.
 
 An epoch is kept from its first report or seal until it is committed or revoked. This module remembers and compares;
 `job` carries out what a commit or a revocation does to the substreams.
+
+Of names that only guard against those who come back very late, the newest are kept: a process would have to outlive a
+thousand successors to be taken for a new one, and whatever it reports is refused all the same, since its run is not the
+current one. The numbers by which accumulators refer to producers are used again once no accumulator does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -15,8 +19,88 @@ import numpy as np
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import Mode
 
-from .accounts import Entries, Rows
-from .remembered import Newest
+from .cells import Entries, Rows
+
+NEWEST = 1000  #: fenced runs of a producer, and deployments that a job has left, that are remembered
+
+
+class Newest:
+    """A set of names of which the newest are kept, in the order in which they were added.
+
+    >>> names = Newest()
+    >>> for i in range(NEWEST + 1):
+    ...     names.add(str(i))
+    >>> "0" in names, "1" in names
+    (False, True)
+    """
+
+    __slots__ = ("_names",)
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names: dict[str, None] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Remember a name, as the newest."""
+        self._names.pop(name, None)
+        self._names[name] = None
+        if len(self._names) > NEWEST:
+            del self._names[next(iter(self._names))]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class Numbers:
+    """Numbers for producers' names: a forgotten name has its number for as long as anything refers to it.
+
+    Attributes:
+        names: by number; empty for numbers that are free.
+    """
+
+    __slots__ = ("_collect_at", "_free", "_numbers", "names")
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = list(names)
+        self._numbers = {name: number for number, name in enumerate(self.names) if name}
+        self._free = [number for number, name in enumerate(self.names) if not name]
+        self._collect_at = 64
+
+    def of(self, name: str) -> int:
+        """Return the number of a name, from now on if it had none."""
+        number = self._numbers.get(name)
+        if number is None:
+            if self._free:
+                number = self._free.pop()
+                self.names[number] = name
+            else:
+                number = len(self.names)
+                self.names.append(name)
+            self._numbers[name] = number
+        return number
+
+    def collect(self, known: Iterable[str], used: Callable[[], set[int]]) -> None:
+        """Free the numbers that nothing refers to, if there may be enough of them to be worth a look.
+
+        Args:
+            used: finds the numbers that anything refers to; called seldom enough to be paid for by what was added.
+        """
+        if len(self._numbers) < self._collect_at:
+            return
+        kept = used() | {self._numbers[name] for name in known}
+        for name, number in list(self._numbers.items()):
+            if number not in kept:
+                del self._numbers[name]
+                self.names[number] = ""
+                self._free.append(number)
+        self._collect_at = 2 * len(self._numbers) + 64
 
 
 class FrontierOf(NamedTuple):
@@ -133,13 +217,20 @@ class Epoch:
         self.pieces = pieces
         self.units = {unit for piece in pieces for unit in piece.units}
 
-    def closed_rows(self) -> list[int]:
-        """Return the rows that its promises close by name."""
-        return [pledge.row for piece in self.pieces for pledge in piece.pledges if isinstance(pledge, CloseOf)]
+    @property
+    def pledges(self) -> list[Pledge]:
+        """Return its promises, in their order."""
+        return [pledge for piece in self.pieces for pledge in piece.pledges]
 
-    def expectations(self) -> list[ExpectOf]:
-        """Return the numbers that its promises give, in their order."""
-        return [pledge for piece in self.pieces for pledge in piece.pledges if isinstance(pledge, ExpectOf)]
+    @property
+    def entries(self) -> list[Entries]:
+        """Return its entries, folded in already or not."""
+        return [*(piece.entries for piece in self.pieces), *self.folded]
+
+    def rows(self) -> Rows:
+        """Return the rows that it refers to."""
+        named = [pledge.row for pledge in self.pledges if isinstance(pledge, CloseOf | ExpectOf)]
+        return np.concatenate([np.array(named, np.int64), *(entries.rows for entries in self.entries)])
 
 
 def _missing(units: Sequence[str], epoch: int) -> Refused:
@@ -221,11 +312,3 @@ class Producer:
             raise Refused(
                 Refusal.FENCED, f"run {run!r} of producer {self.name!r} {why} ({current}); open a new run to continue"
             )
-
-    def staged_rows(self) -> list[Rows]:
-        """Return the rows that staged epochs refer to."""
-        rows = [piece.entries.rows for epoch in self.staged.values() for piece in epoch.pieces]
-        rows += [entries.rows for epoch in self.staged.values() for entries in epoch.folded]
-        named = [row for epoch in self.staged.values() for row in epoch.closed_rows()]
-        named += [pledge.row for epoch in self.staged.values() for pledge in epoch.expectations()]
-        return [*rows, np.array(named, np.int64)]  # what awaits a commit has not ended, and stays anyway

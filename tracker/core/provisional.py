@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
-from .accounts import Accounts, Entries, Rows
-from .cells import distinct
-from .closing import SOLE_OWNER, ClosedSet
-from .expecting import Key
+from .accounts import Accounts
+from .cells import Entries, Rows, distinct
+from .closed import SOLE_OWNER, ClosedSet
+from .expectations import Key
 from .fronts import UNSET, Fronts
-from .lifecycle import AWAITING_RECOMMIT, ENDED, SOLE
+from .lifecycle import AWAITING_RECOMMIT, ENDED, SOLE, STALLED
 from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Pledge
 
 Origin: TypeAlias = tuple[str, int]  #: the epoch that an effect came from: its producer's name, and its number
@@ -182,8 +182,8 @@ class Provisional:
         for row in rows.tolist():
             awaiting = self.awaiting.setdefault(producer, {})
             awaiting[row] = max(number, awaiting.get(row, number))
-            accounts.life.await_recommit(row)
-            accounts.life.touch(row)
+            accounts.life.mark(row, AWAITING_RECOMMIT)
+            accounts.life.unmark(row, STALLED)
             accounts.changed[row] = now
         has_ended = accounts.cells.reasons(entries.rows, entries.segments) != 0
         accounts.cells.unfold(entries.where(~has_ended))
@@ -206,7 +206,7 @@ class Provisional:
             stands = left[-1][1] if left else None
             if self._closing.expectations.replace(id_, key, stands) and not self._accounts.flags[row] & ENDED:
                 self._accounts.changed[row] = now
-                self._accounts.life.touch(row)
+                self._accounts.life.unmark(row, STALLED)
                 self._closing.look_at([row])
 
     def _withdraw_finishes(self, origin: Origin) -> None:
@@ -234,7 +234,7 @@ class Provisional:
         for row in rows:
             del awaiting[row]
             if not any(row in others for others in self.awaiting.values()):
-                self._accounts.life.recommit(row)
+                self._accounts.life.unmark(row, AWAITING_RECOMMIT)
                 freed.append(row)
         if not awaiting:
             self.awaiting.pop(producer, None)
@@ -245,7 +245,7 @@ class Provisional:
         if not (self.awaiting or self.closes):
             return
         for row in rows[self._accounts.life.are(rows, AWAITING_RECOMMIT)].tolist():
-            self._accounts.life.recommit(row)
+            self._accounts.life.unmark(row, AWAITING_RECOMMIT)
             for producer in [name for name, awaiting in self.awaiting.items() if row in awaiting]:
                 del self.awaiting[producer][row]
                 if not self.awaiting[producer]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .cells import Cells, Mask, Rows, Touched, all_of, any_of, do_not_balance, extended
+from .cells import SENT, U8, Cells, Mask, Rows, Touched, all_of, any_of, do_not_balance, extended, flight_of
 from .graph import Graph
 
 BLOCK = 8  #: cells that are allocated together
@@ -118,6 +118,7 @@ class SparseCells(Cells):
         return np.concatenate([one, more[at]]), np.concatenate([groups, group]), np.concatenate([blocks, block])
 
     def find(self, rows: Rows, segments: Rows) -> Rows:
+        """Return the places of (row, segment) pairs, or -1 where a cell takes up no memory."""
         blocks = self._find_blocks(rows, segments // BLOCK)
         return np.where(blocks >= 0, blocks * BLOCK + segments % BLOCK, -1)
 
@@ -159,6 +160,31 @@ class SparseCells(Cells):
         at, segments = np.nonzero(words.any(axis=2))
         return Touched(index[at], groups[at] * BLOCK + segments, words[at, segments])
 
+    def cell(self, row: int, segment: int) -> tuple[int, int, int, int]:
+        place = int(self.find(np.array([row]), np.array([segment]))[0])
+        if place < 0:
+            return 0, 0, 0, 0
+        xor, sent, received, who = self.words[place].tolist()
+        return xor, sent, received, who
+
+    def sent_each(self, rows: Rows, segments: Rows) -> U8:
+        places = self.find(rows, segments)
+        found = places >= 0
+        sent: U8 = self.words[places * found, SENT] if len(self.words) else np.zeros(len(places), np.uint64)
+        return sent * found
+
+    def unbalanced(self, rows: Rows) -> Mask:
+        index, segments, words = self.touched(rows)
+        mask = np.zeros((len(rows), self.segments), np.bool_)
+        mask[index, segments] = do_not_balance(words)
+        return mask
+
+    def in_flight_each(self, rows: Rows) -> NDArray[np.int64]:
+        index, segments, words = self.touched(rows)
+        flight = np.zeros((len(rows), self.segments), np.int64)
+        flight[index, segments] = flight_of(words)
+        return flight
+
     def _unbalanced_pairs(self, rows: Rows) -> tuple[Rows, Rows]:
         """(place in `rows`, segment) of what does not balance."""
         index, groups, blocks = self._blocks_of(rows)
@@ -172,6 +198,9 @@ class SparseCells(Cells):
         if has.any():
             reasons[has] = self._marks[marks[has] - 1, segments[has]]
         return reasons
+
+    def reason(self, row: int, segment: int) -> int:
+        return int(self.reasons(np.array([row]), np.array([segment]))[0])
 
     def has_ended(self, rows: Rows) -> Mask:
         ended = np.repeat(self._done[rows] != 0, self.segments).reshape(-1, self.segments)

@@ -24,9 +24,8 @@ from tracker.contract.events import Event
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.status import SubscriptionStatus
 
-from .filters import EventFilter
 from .graph import Graph
-from .log import EventLog
+from .log import EventFilter, EventLog
 from .validation import check_name, check_names, check_scope
 
 _DAY: Final = 24 * 3600 * 10**9
@@ -113,11 +112,8 @@ class Subscriptions:
         if command.max_age is not None and command.max_age <= 0:
             raise Refused(Refusal.MALFORMED, "max_age must be positive; leave it out for 30 days")
         self._check_log(command.log_id)
-        unknown = [segment for segment in command.segments if segment not in graph.number]
-        if unknown:
-            raise Refused(
-                Refusal.UNKNOWN_SEGMENT, f"segment {unknown[0]!r} is not one of the job's: {', '.join(graph.names)}"
-            )
+        for segment in command.segments:
+            graph.place(segment)
         if command.after_seq is not None and command.after_seq > self._log.last_seq:
             raise Refused(
                 Refusal.MALFORMED,

@@ -14,7 +14,8 @@ import numpy as np
 
 from tracker.contract.values import NO_END_TIME
 
-from .accounts import Accounts, Rows
+from .accounts import Accounts
+from .cells import Rows
 from .fronts import FrontGroup
 
 _ID_BITS = 64

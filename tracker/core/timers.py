@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracker.contract.events import DrainTimedOut, FrontIdle, Stalled
-from tracker.contract.values import NO_END_TIME, DrainState, Reason
+from tracker.contract.values import DrainState, Reason
 
-from .accounts import Rows
+from .cells import Rows
 from .fronts import Front
 from .job import NO_ROWS, Job
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, STALLED
@@ -29,7 +29,7 @@ def next_due(job: Job, retention: int) -> int | None:
         awake = [front for front in job.fronts.unfinished() if not front.idle and not _has_staged(job, front)]
         due += [front.last_contact + idle_after for front in awake]
     stalls = job.spec.stall_after is not None or job.spec.expire_after is not None
-    if stalls and job.accounts.open and not job.drain.handed_over:
+    if stalls and job.accounts.life.open and not job.drain.handed_over:
         due.append(job.stalls_from if job.stalls_from is not None else job.now)
     if job.drain.state is DrainState.DRAINING and job.drain.deadline is not None:
         due.append(job.drain.deadline)
@@ -63,7 +63,7 @@ def tick(job: Job, retention: int) -> None:
 
 
 def _has_staged(job: Job, front: Front) -> bool:
-    owner = job.producers.get(front.owner) if front.owner is not None else None
+    owner = job.owner(front)
     return owner is not None and bool(owner.staged)
 
 
@@ -96,9 +96,9 @@ def restart_timers(job: Job) -> None:
 
 def resume(job: Job) -> None:
     """A hand-over is cancelled, or the next deployment takes over: what was owed could not come meanwhile."""
-    open_rows = job.accounts.in_use(int(KNOWN), int(KNOWN | ENDED))
+    open_rows = job.accounts.open_rows()
     job.accounts.changed[open_rows] = job.now
-    job.accounts.life.touch(open_rows)
+    job.accounts.life.unmark(open_rows, STALLED)
     job.changes.look_at(open_rows)
     restart_timers(job)
 
@@ -112,7 +112,7 @@ def _look_for_stalls(job: Job) -> None:
     if job.drain.handed_over:
         return  # nobody can deliver what is owed before the next deployment
     accounts = job.accounts
-    rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))
+    rows = accounts.open_rows(CLOSED)
     rows = rows[job.now - accounts.changed[rows] >= patience]
     if rows.size:
         rows = rows[_owing(job, rows) | accounts.life.are(rows, AWAITING_RECOMMIT)]
@@ -163,7 +163,7 @@ def _missing(job: Job) -> Rows:
 def _next_stall(job: Job, stall: int | None, expire: int | None, patience: int) -> int:
     """Return when the next stall may be due: not before `patience` has passed, unless a closed row is due earlier."""
     accounts = job.accounts
-    rows = accounts.in_use(int(KNOWN | CLOSED), int(KNOWN | CLOSED | ENDED))
+    rows = accounts.open_rows(CLOSED)
     due = job.now + patience
     if (missing := _missing(job)).size:
         rows = np.union1d(rows, missing)
@@ -197,7 +197,7 @@ def _announce_stalls(job: Job, rows: Rows) -> None:
         balance = np.where(unread, unread, in_flight.sum(axis=1))
         columns = (column.tolist() for column in (part, owing, balance, expected, sent))
         for row, owes, flight, wanted, came in zip(*columns, strict=True):
-            accounts.life.stall(row)
+            accounts.life.mark(row, STALLED)
             job.announce(
                 Stalled(
                     accounts.scope_names[int(accounts.scope[row])],
@@ -231,34 +231,15 @@ def _forget(job: Job, until: int) -> None:
     # which is young again if retention has grown.
     listed = ((flags & KNOWN) == 0) | (done & (~young | np.isin(rows, job.retained)))
     rows, young = rows[listed], young[listed]
-    retained = young | np.isin(rows, np.concatenate([NO_ROWS, *_staged_rows(job)]))
+    retained = young | np.isin(rows, job.staged_rows())
     job.retained, job.retained_checked = rows[retained], job.now
     rows = rows[~retained]
     ids = accounts.ids_of(rows).tolist() if rows.size else []
     for id_ in ids:
         job.late_by_id.pop(id_, None)
     job.closing.expectations.forget(ids)
-    buried = rows[_above_committed_watermark(job, rows)]
+    shown = job.closing.waiting.passed(rows, job.fronts.lowest_committed_watermark)
+    buried = rows[~shown & accounts.life.are(rows, ENDED)]
     job.tombstones.add(accounts.named(buried), accounts.changed[buried].tolist())
     for scope in accounts.forget(rows):
         job.closing.forget_scope(scope)
-
-
-def _above_committed_watermark(job: Job, rows: Rows) -> NDArray[np.bool_]:
-    """Return which rows have ended where no committed watermark shows it."""
-    accounts, fronts = job.accounts, job.fronts
-    end_times = accounts.end_time[rows]
-    scopes, which = np.unique(accounts.scope[rows], return_inverse=True)
-    # A committed watermark that is unset lies below every end time; numpy has no number for that.
-    committed_watermarks = [fronts.lowest_committed_watermark(accounts.scope_names[scope]) for scope in scopes.tolist()]
-    times = np.array([max(committed_watermark, -(2**63)) for committed_watermark in committed_watermarks], np.int64)[
-        which
-    ]
-    unset = np.array([committed_watermark < -(2**63) for committed_watermark in committed_watermarks], np.bool_)[which]
-    above: NDArray[np.bool_] = (end_times == NO_END_TIME) | unset | (end_times > times)
-    above &= accounts.life.are(rows, ENDED)
-    return above
-
-
-def _staged_rows(job: Job) -> list[Rows]:
-    return [rows for producer in job.producers.values() for rows in producer.staged_rows()]

@@ -2,36 +2,62 @@
 
 `Tracker.apply` is the whole machine: the same commands at the same times, in the same order, give the same answers
 and events. What can be asked of a job is in `views`.
+
+A server prepares a command before it journals it, so that a refused one leaves no record. To prepare is to check what
+carrying out begins with, and changes nothing. Where a command would settle what earlier runs left, only what is checked
+before that is checked here: what settling has changed stays, whatever follows, so the command must be carried out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from tracker.contract.answers import Answer, JobDefined
 from tracker.contract.bounds import MAX_DURATION, bounded
 from tracker.contract.commands import (
+    Abandon,
+    Ack,
     CancelDrain,
+    CloseProducer,
     Command,
+    Commit,
     DefineJob,
     DeleteJob,
     Drain,
+    FinishFront,
+    ForgetProducer,
+    OpenProducer,
     Recovered,
+    Report,
+    Subscribe,
     Tick,
+    Unsubscribe,
 )
+from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import JobSpec
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainState
 
-from . import codec, deployments, draining, epochs, handlers, reach, timers
-from .drains import DrainRecord
-from .handlers import Prepared
-from .job import Job
-from .validation import Naming, check_spec
+from . import codec, deployments, reports, timers, views
+from .job import DrainRecord, Job
+from .validation import Resolved, check_deployment, check_job_name, check_name, check_spec
 from .views import JobView
 
 DAY = 24 * 3600 * 10**9
+
+
+class Prepared(NamedTuple):
+    """A command that would not be refused as things stood, with what was found on the way."""
+
+    command: Command
+    new: int = 0  #: how many substreams it names for the first time
+    found: Resolved | None = None  #: of a report: its names, looked up
+
+    @property
+    def job(self) -> str:
+        """Return the command's job."""
+        return self.command.job
 
 
 class Tracker:
@@ -67,7 +93,7 @@ class Tracker:
         Raises:
             Refused: the command changed nothing (but settling, if it came to that).
         """
-        command, _, naming = command if isinstance(command, Prepared) else Prepared(command)
+        command, _, found = command if isinstance(command, Prepared) else Prepared(command)
         if isinstance(command, Tick):
             self._tick(command, now)
             return None
@@ -80,7 +106,7 @@ class Tracker:
             job.changes.now = now
             last_seq = job.log.last_seq
         try:
-            return self._dispatch(command, naming, job, now)
+            return self._dispatch(command, found, job, now)
         finally:
             job = self._jobs.get(command.job)
             if job is not None:
@@ -88,11 +114,11 @@ class Tracker:
                 # taken a number back, without which a substream is closed and balances.
                 if job.fronts_resumed or job.changes.pending:
                     job.evaluate()
-                draining.confirm(job)
+                deployments.confirm(job)
                 if job.subscriptions.pop_ended() or job.log.last_seq != last_seq:
                     self._changed_jobs.add(command.job)
 
-    def _dispatch(self, command: Command, naming: Naming | None, job: Job | None, now: int) -> Answer:
+    def _dispatch(self, command: Command, found: Resolved | None, job: Job | None, now: int) -> Answer:
         if isinstance(command, DefineJob):
             return self._define(command, now)
         if isinstance(command, Drain):
@@ -101,11 +127,15 @@ class Tracker:
             return self._cancel_drain(command)
         assert not isinstance(command, Tick | Recovered)
         if job is None:
-            raise handlers.unknown_job(command.job)
+            raise _unknown_job(command.job)
         if isinstance(command, DeleteJob):
             self._delete(command, job)
             return None
-        return handlers.carry_out(job, command, naming)
+        if isinstance(command, Report):
+            return reports.report(job, command, found)
+        if isinstance(command, Commit):
+            return reports.commit(job, command)
+        return HANDLERS[type(command)].carry_out(job, command)
 
     def _recover(self, command: Recovered, now: int) -> None:
         if command.lost_tail:
@@ -118,7 +148,7 @@ class Tracker:
             if command.lost_tail:
                 job.log.log_id = self._next_log_id()
             if command.fences:
-                epochs.fence_all(job, f"lost-{command.lost_tail}")
+                reports.fence_all(job, f"lost-{command.lost_tail}")
 
         _for_each("Recovered", list(self._jobs), recover)
 
@@ -137,7 +167,7 @@ class Tracker:
         last_seq = job.log.last_seq
         try:
             timers.tick(job, self._retention_of(job))
-            draining.confirm(job)
+            deployments.confirm(job)
         finally:
             if job.subscriptions.pop_ended() or job.log.last_seq != last_seq:
                 self._changed_jobs.add(name)
@@ -158,27 +188,27 @@ class Tracker:
         pending = self._pending.get(spec.job, {}).pop(spec.deployment, None)
         if pending is not None:
             self._forget_empty(spec.job)
-            draining.request(job, pending)
-        draining.confirm(job)
+            deployments.request(job, pending)
+        deployments.confirm(job)
         log = job.log
         return JobDefined(
             created, log.last_seq, log.log_id, job.incarnation, JobView(job).drain_status(), JobSpec.of(job.spec)
         )
 
     def _delete(self, command: DeleteJob, job: Job) -> None:
-        handlers.check_delete(job, command)
+        _check_delete(job, command)
         del self._jobs[command.job]
         self._pending.pop(command.job, None)
         self._changed_jobs.add(command.job)
 
     def _drain(self, command: Drain, now: int) -> DrainStatus:
         job = self._jobs.get(command.job)
-        handlers.check_drain(job, self._pending.get(command.job, {}), command)
+        _check_drain(job, self._pending.get(command.job, {}), command)
         deadline = None if command.timeout is None else now + min(command.timeout, MAX_DURATION)
         asked = DrainRecord(DrainState.PENDING, command.drain_id, deadline, command.mode)
         if job is not None and command.deployment == job.spec.deployment:
-            draining.request(job, asked)
-            draining.confirm(job)
+            deployments.request(job, asked)
+            deployments.confirm(job)
             return JobView(job).drain_status()
         self._pending.setdefault(command.job, {}).setdefault(command.deployment, asked)
         return self._pending_status(command.job, command.deployment)
@@ -189,14 +219,14 @@ class Tracker:
 
     def _cancel_drain(self, command: CancelDrain) -> DrainStatus:
         pending = self._pending.get(command.job, {})
-        handlers.check_cancel_drain(self._jobs.get(command.job), pending, command)
+        _check_cancel_drain(self._jobs.get(command.job), pending, command)
         drain = pending.get(command.deployment)
         if drain is not None:
             del pending[command.deployment]
             self._forget_empty(command.job)
             return DrainStatus(DrainState.CANCELLED, drain.drain_id, command.deployment, mode=drain.mode)
         job = self._job(command.job)
-        draining.cancel(job, command.drain_id)
+        deployments.cancel(job, command.drain_id)
         return JobView(job).drain_status()
 
     # ------------------------------------------------------------ questions, which change nothing
@@ -251,7 +281,7 @@ class Tracker:
             return self._pending_status(job, deployment)
         found = self._job(job)
         if deployment and deployment != found.spec.deployment:
-            raise handlers.left_deployment(deployment, found)
+            raise _left_deployment(deployment, found)
         return JobView(found).drain_status()
 
     def prepare(self, command: Command) -> Prepared:
@@ -260,16 +290,38 @@ class Tracker:
         Raises:
             Refused: as `apply` would, where it would have changed nothing at all.
         """
-        return handlers.prepare(self._jobs.get(command.job), self._pending.get(command.job, {}), command)
+        job, pending = self._jobs.get(command.job), self._pending.get(command.job, {})
+        if isinstance(command, DefineJob):
+            spec = bounded(command.spec)
+            graph = check_spec(spec, job.spec if job else None, job.graph if job else None)
+            if job is not None:
+                deployments.check_redefine(job, spec, graph, command.force)
+        elif isinstance(command, Drain):
+            _check_drain(job, pending, command)
+        elif isinstance(command, CancelDrain):
+            _check_cancel_drain(job, pending, command)
+        elif not isinstance(command, Tick | Recovered):
+            if job is None:
+                raise _unknown_job(command.job)
+            if isinstance(command, Report):
+                found = reports.check_report(job, command)
+                return Prepared(command, len(found.new), found)
+            if isinstance(command, Commit):
+                return Prepared(command, reports.check_commit(job, command))
+            if isinstance(command, DeleteJob):
+                _check_delete(job, command)
+            else:
+                HANDLERS[type(command)].check(job, command)
+        return Prepared(command)
 
     def reach(self, command: Command) -> int:
         """Return how many rows a command may touch, at most or nearly so: quick to find, for who shares out time."""
-        return reach.of_command(self._jobs.get(command.job), command)
+        return views.reach(self._jobs.get(command.job), command)
 
     def _job(self, name: str) -> Job:
         job = self._jobs.get(name)
         if job is None:
-            raise handlers.unknown_job(name)
+            raise _unknown_job(name)
         return job
 
     def _retention_of(self, job: Job) -> int:
@@ -349,3 +401,101 @@ def _for_each(what: str, jobs: Sequence[str], work: Callable[[str], None]) -> No
             faults.append(fault)
     if faults:
         raise ExceptionGroup(f"{what} failed in {len(faults)} of {len(jobs)} jobs", faults)
+
+
+# ---------------------------------------------------------------- commands for a job that exists
+
+
+class Handler(NamedTuple):
+    """Check and execution of commands of one kind, for a job that exists."""
+
+    check: Callable[[Job, Any], object]
+    carry_out: Callable[[Job, Any], Answer]
+
+
+#: Of the kinds that name no substream for the first time.
+HANDLERS: Final[dict[type[Any], Handler]] = {
+    OpenProducer: Handler(reports.check_open, reports.open_producer),
+    CloseProducer: Handler(reports.check_close, reports.close_producer),
+    ForgetProducer: Handler(
+        lambda job, command: job.producer(command.producer),
+        lambda job, command: reports.forget_producer(job, command.producer),
+    ),
+    FinishFront: Handler(
+        lambda job, command: reports.check_finish_front(job, command.front),
+        lambda job, command: reports.finish_front(job, command.front),
+    ),
+    Abandon: Handler(
+        lambda job, command: job.known_row(command.scope, command.name),
+        lambda job, command: job.abandon(command.scope, command.name),
+    ),
+    Subscribe: Handler(
+        lambda job, command: job.subscriptions.check_subscribe(command, job.graph),
+        lambda job, command: job.subscriptions.subscribe(command, job.graph, job.now),
+    ),
+    Ack: Handler(
+        lambda job, command: job.subscriptions.check_acknowledge(command),
+        lambda job, command: job.subscriptions.acknowledge(command, job.now),
+    ),
+    Unsubscribe: Handler(
+        lambda job, command: job.subscriptions.check_unsubscribe(command.name),
+        lambda job, command: job.subscriptions.unsubscribe(command.name),
+    ),
+}
+
+
+# ---------------------------------------------------------------- checks of what the tracker itself carries out
+
+
+def _unknown_job(job: str) -> Refused:
+    """Return the refusal of a command for a job that does not exist."""
+    return Refused(Refusal.UNKNOWN_JOB, f"there is no job {job!r}; define it first")
+
+
+def _left_deployment(deployment: str, job: Job) -> Refused:
+    """Return the refusal of a command for a deployment that is not the current one."""
+    return Refused(
+        Refusal.DEPLOYMENT_MISMATCH,
+        f"deployment {deployment!r} is not the current deployment {job.spec.deployment!r}; name the current one",
+    )
+
+
+def _check_drain(job: Job | None, pending: Mapping[str, DrainRecord], command: Drain) -> None:
+    """Refuse a drain without proper names, of a deployment that the job has left, or beside one of another mode."""
+    check_job_name(command.job)
+    check_deployment(command.deployment)
+    check_name("drain_id", command.drain_id)
+    if job is not None and command.deployment != job.spec.deployment and command.deployment in job.past_deployments:
+        raise _left_deployment(command.deployment, job)
+    if job is not None and command.deployment == job.spec.deployment:
+        deployments.check_request(job.drain, command.mode)
+    elif command.deployment in pending:
+        deployments.check_request(pending[command.deployment], command.mode)
+
+
+def _check_cancel_drain(job: Job | None, pending: Mapping[str, DrainRecord], command: CancelDrain) -> None:
+    """Refuse to cancel a drain that is another, or cannot be cancelled any more."""
+    drain = pending.get(command.deployment)
+    if drain is not None:
+        if command.drain_id and command.drain_id != drain.drain_id:
+            raise Refused(
+                Refusal.DRAIN_MISMATCH,
+                f"the drain under way is {drain.drain_id!r}, not {command.drain_id!r}; name that one, or leave "
+                "drain_id out",
+            )
+        return
+    if job is None:
+        raise _unknown_job(command.job)
+    if command.deployment and command.deployment != job.spec.deployment:
+        raise _left_deployment(command.deployment, job)
+    deployments.check_cancel(job, command.drain_id)
+
+
+def _check_delete(job: Job, command: DeleteJob) -> None:
+    """Refuse to delete a job that somebody may be reporting to."""
+    running = job.open_producers()
+    if running and not command.force:
+        raise Refused(
+            Refusal.JOB_ACTIVE,
+            f"producers {running} have not closed their runs; close the runs first, or set force",
+        )

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,8 @@ from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import DURATIONS, Spec
 from tracker.contract.values import EVERY_SCOPE, NO_END_TIME
 
-from .accounts import Accounts, Rows
+from .accounts import Accounts
+from .cells import Rows
 from .graph import Graph
 
 _MOST_BYTES = 512
@@ -148,6 +148,10 @@ def _check_state_segments(spec: Spec, graph: Graph) -> None:
 class Resolved:
     """A report's names as numbers. Rows of names that are new are -1 until they are entered."""
 
+    accounts: Accounts
+    version: int  #: of the accounts
+    graph: Graph
+    log_id: str
     rows: Rows  #: of all substreams: names, then ids
     end_times: NDArray[np.int64]  #: one for each of names
     new: list[int]  #: places in names of what has no row yet, each distinct (scope, name) once
@@ -155,18 +159,8 @@ class Resolved:
     segments: Rows  #: by entry
     conflicts: frozenset[int] = frozenset()  #: places of names, only closed by promises, whose end time is another
 
-
-class Naming(NamedTuple):
-    """A report's names, looked up; they are the same as long as no row was given or taken since."""
-
-    resolved: Resolved
-    accounts: Accounts
-    version: int  #: of the accounts
-    graph: Graph
-    log_id: str
-
     def holds(self, accounts: Accounts, graph: Graph, log_id: str) -> bool:
-        """Return whether looking the names up again would find nothing else."""
+        """Return whether looking the names up again would find nothing else: no row was given or taken since."""
         same = self.accounts is accounts and self.version == accounts.version and self.graph is graph
         return same and self.log_id == log_id
 
@@ -195,14 +189,10 @@ def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Re
                 "substream names",
             )
         rows = np.concatenate([rows, by_id])
-    for segment in report.segments:
-        if segment not in graph.number:
-            raise Refused(
-                Refusal.UNKNOWN_SEGMENT, f"segment {segment!r} is not one of the job's: {', '.join(graph.names)}"
-            )
-    numbers = np.array([graph.number[segment] for segment in report.segments], np.int64)
+    numbers = np.array([graph.place(segment) for segment in report.segments], np.int64)
     end_times = report.end_times if len(report.end_times) else np.full(len(report.names), NO_END_TIME, np.int64)
-    resolved = Resolved(rows, end_times, new, again, numbers[report.segment_index] if len(numbers) else rows[:0])
+    by_entry = numbers[report.segment_index] if len(numbers) else rows[:0]
+    resolved = Resolved(accounts, accounts.version, graph, log_id, rows, end_times, new, again, by_entry)
     conflicts = _end_time_conflicts(resolved, accounts)
     if len(conflicts):
         closed = {promise.substream_index for promise in report.promises if isinstance(promise, Close | Expect)}

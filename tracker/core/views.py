@@ -1,4 +1,8 @@
-"""Views of a job: what can be asked of it. They read only; the cost of some may grow with the job."""
+"""Views of a job: what can be asked of it, and what that costs. They read only.
+
+The upper bound on the rows that a command may touch, quick to find, lets a server separate the many commands that take
+no time from the few that may take long. It decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tracker.contract.commands import (
+    Abandon,
+    CancelDrain,
+    Command,
+    Commit,
+    DefineJob,
+    Drain,
+    OpenProducer,
+    Recovered,
+    Report,
+)
 from tracker.contract.events import Ended, Event
-from tracker.contract.figures import FrontAge, JobFigures, Tally
+from tracker.contract.promises import Close as CloseByName
+from tracker.contract.promises import Expect
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import JobSpec
 from tracker.contract.status import (
@@ -24,17 +40,21 @@ from tracker.contract.status import (
     SubscriptionStatus,
     SubstreamStatus,
 )
-from tracker.contract.survey import Found, Survey, Wanted
-from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, DrainState, Reason
+from tracker.contract.survey import Found, FrontAge, JobFigures, Survey, Tally, Wanted
+from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, DrainState, Mode, Reason
 
-from . import draining, reach, surveying
-from .accounts import BY_DRAIN, Rows
-from .filters import EVERYTHING, EventFilter
+from . import deployments, surveys
+from .accounts import BY_DRAIN
+from .cells import Rows
 from .fronts import Front
 from .job import Job, or_none
 from .lifecycle import ENDED, KNOWN, STALLED
+from .log import EVERYTHING, EventFilter
 from .producers import CloseOf, Epoch, ExpectOf, Producer
 from .validation import check_name, check_scope
+
+_SCANNED = 50  # rows that a scan over columns passes in the time in which one is looked at by itself
+
 
 _MOST_SEGMENTS = 20_000  # that one page of substreams describes
 _MOST_PAGES = 256  # of ids that are looked through for it
@@ -88,11 +108,11 @@ class JobView:
         accounts = job.accounts
         return Counts(
             segments=len(job.graph),
-            open_substreams=accounts.open,
-            staged_substreams=accounts.staged,
+            open_substreams=accounts.life.open,
+            staged_substreams=accounts.life.staged,
             staged_units=job.staged_units,
             staged_entries=job.staged_entries,
-            cells=accounts.cell_count,
+            cells=accounts.cells.count,
             tombstones=len(job.tombstones),
             events=job.log.kept,
             fronts=len(job.fronts.by_name),
@@ -113,11 +133,11 @@ class JobView:
         unfinished = job.fronts.unfinished()
         oldest = heapq.nsmallest(most_fronts, unfinished, key=_since)
         return JobFigures(
-            open_substreams=accounts.open,
+            open_substreams=accounts.life.open,
             incomplete_substreams=job.closing.expectations.shortfall()[0] if job.closing.expectations else 0,
-            staged_substreams=accounts.staged,
+            staged_substreams=accounts.life.staged,
             staged_epochs=job.count_staged(),
-            cells=accounts.cell_count,
+            cells=accounts.cells.count,
             tombstones=len(job.tombstones),
             events=job.log.kept,
             retained_events=len(job.log.retained),
@@ -143,22 +163,22 @@ class JobView:
     @property
     def scan_cost(self) -> int:
         """Return what a look over all that the job holds costs."""
-        return reach.of_scan(self._job)
+        return _scan_cost(self._job)
 
     @property
     def status_cost(self) -> int:
         """Return what it costs to describe the job or its drain."""
-        return reach.of_status(self._job)
+        return _status_cost(self._job)
 
     @property
     def scan_cells(self) -> int:
         """Return how many (substream, segment) pairs a look at all known substreams would describe."""
-        return (self._job.accounts.open + self._job.accounts.ended) * len(self._job.graph)
+        return (self._job.accounts.life.open + self._job.accounts.life.ended) * len(self._job.graph)
 
     @property
     def search_cost(self) -> int:
         """Return what one call of `survey` or `search` costs."""
-        return min(surveying.STEP, self._job.accounts.open) + self._job.staged_entries // 50
+        return min(surveys.STEP, self._job.accounts.life.open) + self._job.staged_entries // 50
 
     # ------------------------------------------------------------ the job and its drain
 
@@ -170,8 +190,8 @@ class JobView:
             spec=JobSpec.of(job.spec),
             first_seq=job.log.first_seq,
             last_seq=job.log.last_seq,
-            open_substreams=job.accounts.open,
-            ended_substreams=job.accounts.ended,
+            open_substreams=job.accounts.life.open,
+            ended_substreams=job.accounts.life.ended,
             in_flight=drain.in_flight,
             late_reports=job.late_reports,
             producers=tuple(
@@ -203,11 +223,11 @@ class JobView:
             incarnation=job.incarnation,
             unread_segments=tuple(name for name in job.graph.names if name not in job.read_segments),
             advanced=_advanced(job),
-            staged_substreams=job.accounts.staged,
+            staged_substreams=job.accounts.life.staged,
             staged_units=job.staged_units,
             staged_entries=job.staged_entries,
             tombstones=len(job.tombstones),
-            cells=job.accounts.cell_count,
+            cells=job.accounts.cells.count,
             **_incomplete(job),
         )
 
@@ -219,9 +239,9 @@ class JobView:
             job.drain.drain_id,
             job.spec.deployment,
             tuple(front.name for front in job.fronts.unfinished()),
-            job.accounts.open,
+            job.accounts.life.open,
             job.accounts.cells.in_flight,
-            tuple(draining.uncommitted(job)),
+            tuple(deployments.uncommitted(job)),
             tuple(job.open_producers()),
             None if job.drain.state is DrainState.NOT_DRAINING else job.drain.mode,
             _unbalanced(job),
@@ -246,9 +266,7 @@ class JobView:
         Args:
             after_seq: 0 starts at the oldest from which on nothing is missing that the filter lets through.
             up_to_seq: 0 is the last.
-            limit: at most so many.
             log_id: the log that the seqs are of; empty: any.
-            wanted: what the reader asks for.
             own: `after_seq` is a position of the reader's own, also if it is 0.
             subscription: read as this one, by its filter, and after what it has acknowledged if `after_seq` is 0.
 
@@ -307,12 +325,8 @@ class JobView:
             Refused: ``UNKNOWN_SEGMENT``; ``EVENTS_EXPIRED`` if it is forgotten, so that its end will not come again.
         """
         job = self._job
-        if segment not in job.graph.number:
-            raise Refused(
-                Refusal.UNKNOWN_SEGMENT, f"segment {segment!r} is not one of the job's: {', '.join(job.graph.names)}"
-            )
+        number = job.graph.place(segment)
         check_name("substream", name)
-        number = job.graph.number[segment]
         accounts = job.accounts
         row = accounts.find_one(scope, name)
         if row < 0 or not accounts.flags[row] & KNOWN:
@@ -384,7 +398,6 @@ class JobView:
             scopes: of these scopes only; empty: of all.
             include_ended: those, too, that have ended on every segment and are still remembered.
             only_stalled: only those announced as stalled.
-            limit: at most so many.
             after: what an earlier page gave; -1 for the first.
 
         Returns:
@@ -415,7 +428,7 @@ class JobView:
             for row, segments in zip(found, _segments(job, np.array(found, np.int64)), strict=True)
         ], following
 
-    def survey(self, surveyor: surveying.Surveyor) -> Survey | None:
+    def survey(self, surveyor: surveys.Surveyor) -> Survey | None:
         """Let a surveyor look at the next substreams; return the survey, once it has looked at all."""
         return None if surveyor.step(self._job) else surveyor.survey(self._job)
 
@@ -423,17 +436,16 @@ class JobView:
         """Return some open substreams that are wanted, by creation, and where to go on. One call looks at so many.
 
         Args:
-            limit: at most so many.
             after: the `following` of an earlier answer; -1 for the first.
         """
-        return surveying.found(self._job, wanted, limit, after)
+        return surveys.found(self._job, wanted, limit, after)
 
 
 def _unbalanced(job: Job) -> tuple[str, ...]:
     """Return the segments on which a hand-over under way waits for elements."""
     if not (job.drain.hands_over and job.drain.under_way):
         return ()
-    return tuple(job.graph.names[number] for number in np.flatnonzero(draining.unbalanced(job)).tolist())
+    return tuple(job.graph.names[number] for number in np.flatnonzero(deployments.unbalanced(job)).tolist())
 
 
 def _advanced(job: Job) -> dict[str, int]:
@@ -457,23 +469,13 @@ def _incomplete(job: Job) -> dict[str, int]:
 def _staged_of(job: Job, producer: Producer, number: int, epoch: Epoch, row: int) -> StagedStatus | None:
     names = job.graph.names
     counts: dict[str, list[int]] = {}
-    for entries in [*(piece.entries for piece in epoch.pieces), *epoch.folded]:
+    for entries in epoch.entries:
         for place in np.flatnonzero(entries.rows == row).tolist():
             count = counts.setdefault(names[int(entries.segments[place])], [0, 0])
             count[0] += int(entries.sent[place])
             count[1] += int(entries.received[place])
-    closing = {
-        pledge.front
-        for piece in epoch.pieces
-        for pledge in piece.pledges
-        if isinstance(pledge, CloseOf) and pledge.row == row
-    }
-    expecting = {
-        pledge.front
-        for piece in epoch.pieces
-        for pledge in piece.pledges
-        if isinstance(pledge, ExpectOf) and pledge.row == row
-    }
+    closing = {pledge.front for pledge in epoch.pledges if isinstance(pledge, CloseOf) and pledge.row == row}
+    expecting = {pledge.front for pledge in epoch.pledges if isinstance(pledge, ExpectOf) and pledge.row == row}
     if not (counts or closing or expecting):
         return None
     return StagedStatus(
@@ -534,3 +536,68 @@ def _substream_status(job: Job, row: int, segments: tuple[SegmentStatus, ...]) -
 
 def _since(front: Front) -> int:
     return front.last_contact if front.last_promise is None else front.last_promise
+
+
+# ---------------------------------------------------------------- what a command, or looking, costs
+
+
+def reach(job: Job | None, command: Command) -> int:
+    """Return how many rows of a job a command may touch, at most or nearly so."""
+    if isinstance(command, Report):
+        named = len(command.xor) + 2 * len(command.names) + len(command.substream_ids) + len(command.promises)
+        if job is None:
+            return named
+        producer = job.producers.get(command.producer)
+        if producer is None:
+            return named
+        at_once = command.commit or producer.mode is Mode.IMMEDIATE
+        if at_once and any(not isinstance(promise, CloseByName | Expect) for promise in command.promises):
+            named += job.accounts.life.open
+        if producer.staged and (command.commit or not producer.settled):
+            named += _staged(job, producer)
+        return named * max(1, len(job.fronts.groups))  # what is new, and what is promised, is looked at in each
+    if isinstance(command, DefineJob):
+        spec = command.spec
+        size = 4 * len(spec.segments) + len(spec.fronts) + len(spec.front_segments) * len(spec.segments) // _SCANNED
+        return size if job is None or spec.deployment == job.spec.deployment else size + _all(job)
+    if job is None or isinstance(command, Drain | CancelDrain | Recovered):
+        return 0
+    if isinstance(command, Commit):
+        producer = job.producers.get(command.producer)
+        if producer is None:
+            return 0
+        count = len(command.units or ()) + len(command.promises)
+        moves = any(not isinstance(promise, Expect) for promise in command.promises)
+        count *= max(1, len(job.fronts.groups))
+        return count + _staged(job, producer) + (job.accounts.life.open if moves else 0)
+    if isinstance(command, OpenProducer):
+        producer = job.producers.get(command.producer)
+        return _staged(job, producer) if producer is not None and command.resume_epoch is not None else 0
+    if isinstance(command, Abandon):
+        return 1
+    return _all(job)
+
+
+def _scan_cost(job: Job) -> int:
+    """Return what it costs to pass over all that a job holds, in rows looked at one by one."""
+    return len(job.accounts.flags) // _SCANNED + len(job.producers) + len(job.fronts.by_name)
+
+
+def _status_cost(job: Job) -> int:
+    """Return what it costs to describe a job, likewise: only in a hand-over are its substreams looked at."""
+    fronts = len(job.fronts.by_name)
+    size = len(job.producers) + fronts + fronts * len(job.fronts.scoped) // 20
+    return size + _scan_cost(job) if job.drain.hands_over else size
+
+
+def _all(job: Job) -> int:
+    return job.accounts.life.open + sum(_staged(job, producer) for producer in job.producers.values())
+
+
+def _staged(job: Job, producer: Producer) -> int:
+    """Return the rows of staged epochs, and what their promises may end."""
+    if not producer.staged:
+        return 0
+    pieces = [piece for epoch in producer.staged.values() for piece in epoch.pieces]
+    count = len(pieces) + sum(len(piece.entries.rows) for piece in pieces)
+    return count + (job.accounts.life.open if any(piece.pledges for piece in pieces) else 0)

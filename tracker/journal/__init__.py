@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from .interface import (
     LeftOut,
     LostTrackError,
     MovableJournal,
+    NoJournalError,
     Place,
     Record,
     Recovery,
@@ -30,7 +31,8 @@ from .replicated import ReplicatedJournal
 from .sqlite import SqliteJournal, set_file_aside
 
 if TYPE_CHECKING:
-    from .objects.journal import ObjectsJournal
+    from .objects import ObjectsJournal
+    from .redis import RedisJournal
 
 __all__ = [
     "Damage",
@@ -46,6 +48,7 @@ __all__ = [
     "LostTrackError",
     "MemoryJournal",
     "MovableJournal",
+    "NoJournalError",
     "Place",
     "Record",
     "Recovery",
@@ -60,7 +63,7 @@ __all__ = [
 _OBJECT_STORES: Final = ("s3", "gs", "az", "file")
 
 
-class MemoryJournal:
+class MemoryJournal(Journal):
     """The fastest journal, which keeps nothing: for tests and for jobs that may start from scratch."""
 
     name = "memory"
@@ -70,26 +73,8 @@ class MemoryJournal:
     def __init__(self) -> None:
         self._last = 0
 
-    def confirm(self) -> None:
-        pass
-
-    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
-        pass
-
-    def interrupt(self) -> None:
-        pass
-
     def recover(self, accept_loss: bool = False) -> Recovery:  # noqa: ARG002
         return Recovery(state=None, number=0, records=iter(()))
-
-    def replaying(self, number: int) -> None:
-        pass
-
-    def carrying(self, numbers: Sequence[int]) -> None:
-        pass
-
-    def set_aside(self, number: int, record: Record, why: str) -> None:
-        pass
 
     def append(self, records: Sequence[Record]) -> int:
         self._last += len(records)
@@ -97,12 +82,6 @@ class MemoryJournal:
 
     def snapshot(self, number: int, state: Any) -> int:  # noqa: ARG002
         return 0
-
-    def end_restore(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def open_journal(where: str, must_exist: bool = False, restoring: bool = False) -> Journal:
@@ -116,6 +95,7 @@ def open_journal(where: str, must_exist: bool = False, restoring: bool = False) 
 
     Raises:
         ValueError: `where` has another form.
+        NoJournalError: with `must_exist`, there is no file.
         JournalLockedError: another process owns it.
         JournalError: it cannot be opened; the message has the reason and what to do.
 
@@ -127,15 +107,10 @@ def open_journal(where: str, must_exist: bool = False, restoring: bool = False) 
         return MemoryJournal()
     if kind == "sqlite" and path:
         if must_exist and not Path(path).exists():
-            raise JournalError(f"there is no journal {path}; check its path")
+            raise NoJournalError(f"there is no journal {path}; check its path")
         return SqliteJournal(path, restoring)
-    if kind.startswith("redis"):
-        # Loaded when used: the package `redis` takes a while.
-        from .redis import RedisAddress, RedisJournal
-
-        return RedisJournal(RedisAddress.parse(where), restoring=restoring)
-    if kind in _OBJECT_STORES:
-        return _objects_journal(where, restoring=restoring)
+    if (journal := _replicated(where, restoring=restoring)) is not None:
+        return journal
     raise ValueError(
         f"{where!r} is not a journal; use 'memory', 'sqlite:PATH', 'redis://HOST:PORT', 's3://BUCKET/PREFIX', "
         "'gs://BUCKET/PREFIX', 'az://CONTAINER/PREFIX' or 'file:///DIRECTORY'"
@@ -193,17 +168,18 @@ def follow_journal(where: str) -> FollowableJournal | None:
         ValueError: `where` has another form.
         JournalError: it cannot be opened; the message has the reason and what to do.
     """
+    return _replicated(where, follow=True)
+
+
+def _replicated(where: str, follow: bool = False, restoring: bool = False) -> RedisJournal | ObjectsJournal | None:
     kind = where.partition(":")[0]
+    # Each is loaded when used: the packages `redis` and `obstore` take a while.
+    if kind.startswith("redis"):
+        from .redis import RedisAddress, RedisJournal
+
+        return RedisJournal(RedisAddress.parse(where), follow, restoring)
     if kind in _OBJECT_STORES:
-        return _objects_journal(where, follow=True)
-    if not kind.startswith("redis"):
-        return None
-    from .redis import RedisAddress, RedisJournal
+        from .objects import open_objects_journal
 
-    return RedisJournal(RedisAddress.parse(where), follow=True)
-
-
-def _objects_journal(where: str, follow: bool = False, restoring: bool = False) -> ObjectsJournal:
-    from .objects import open_objects_journal
-
-    return open_objects_journal(where, follow, restoring)
+        return open_objects_journal(where, follow, restoring)
+    return None

@@ -7,10 +7,12 @@ survives completely or not at all. A snapshot is the state after a record; the j
 snapshot covers. `recover` returns the newest state that can be read, and the records after it.
 """
 
+# ruff: noqa: ARG002 - what does nothing by default needs no argument
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
@@ -22,7 +24,8 @@ class Record(NamedTuple):
     payload: bytes  #: the request's bytes, as they arrived
 
 
-class LeftOut(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LeftOut:
     """A record that every recovery leaves out.
 
     Its time tells it from a later record with its number, which a journal can have once the end of its log was lost.
@@ -31,6 +34,8 @@ class LeftOut(NamedTuple):
     number: int
     method: int
     at: int  #: as `Record.at`
+    #: the journal's last record when an acknowledged one was left out, which no log shows before the next one; else 0
+    untold: int = field(default=0, compare=False)
 
     @classmethod
     def of(cls, number: int, record: Record) -> LeftOut:
@@ -88,14 +93,19 @@ class JournalError(Exception):
     """The journal does not work. No record of the failed call counts; the message has what to do."""
 
 
+class NoJournalError(JournalError):
+    """There is no journal of this name."""
+
+
 class RestoreUnfinishedError(JournalError):
     """The journal was set aside for a backup that is not in its place yet."""
 
     def __init__(self, where: object) -> None:
         super().__init__(
-            f"a restore into {where} was interrupted, and the journal has neither its old state nor the backup. Run it "
-            "again: `tracker restore FILE --journal ADDRESS --replace`. What was there before is kept beside it, under "
-            "a name with `replaced`"
+            f"a restore into {where}, or an import, was interrupted, and the journal has neither its old state nor the "
+            "new one. Run it again: `tracker restore FILE --journal ADDRESS --replace`, or `tracker import JOURNAL "
+            "--into ADDRESS --moved-to HOST:PORT`. What was there before is kept beside it, under a name with "
+            "`replaced`"
         )
 
 
@@ -124,7 +134,7 @@ class LostTrackError(JournalError):
 
 
 class Journal(Protocol):
-    """A command log, owned by one process.
+    """A command log, owned by one process. Calls whose body is empty here do nothing in a journal without them.
 
     `append` and `snapshot` may be called in a thread each. All other methods that read or close the journal must be
     called before the first or after the last of these calls.
@@ -149,12 +159,15 @@ class Journal(Protocol):
             JournalGoneError: another process owns it.
             JournalError: that cannot be found out now.
         """
+        return
 
     def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
         """Name what is called, in any thread, once the journal finds out that it is no longer this process's."""
+        return
 
     def interrupt(self) -> None:
-        """Make an `append` that waits for its storage fail with `JournalGoneError`, now and later."""
+        """Make an `append` that waits for its storage fail with `JournalGoneError`, now and later, if it can be."""
+        return
 
     def recover(self, accept_loss: bool = False) -> Recovery:
         """Read the journal; call this first. Damage that has cost no acknowledged records is repaired and reported.
@@ -167,17 +180,29 @@ class Journal(Protocol):
         """
 
     def replaying(self, number: int) -> None:
-        """Note which record is about to be replayed; 0: all are."""
+        """Note which record is about to be replayed; 0: all are.
 
-    def carrying(self, numbers: Sequence[int]) -> None:
-        """Note which records are about to be carried out."""
+        Raises:
+            JournalError: it cannot be noted.
+        """
+        return
 
-    def set_aside(self, number: int, record: Record, why: str) -> None:
+    def carrying(self, numbers: Sequence[int]) -> bool:
+        """Note which records are about to be carried out.
+
+        Returns:
+            Whether that is noted. If not, an older note may still name others, which must not be answered yet.
+        """
+        return True
+
+    def set_aside(self, number: int, record: Record, why: str, answered: bool) -> None:
         """Leave a record out of every later recovery, but keep it for people.
 
         Args:
             why: the reason, for people.
+            answered: whether a caller had an answer to it, or may have had.
         """
+        return
 
     def append(self, records: Sequence[Record]) -> int:
         """Make a group of records durable, and return the number of the last one.
@@ -198,11 +223,17 @@ class Journal(Protocol):
             JournalError: the state could not be kept; nothing is dropped.
         """
 
+    def begin_restore(self) -> None:
+        """Let no tracker start on the journal until `end_restore`, whatever happens to this process."""
+        return
+
     def end_restore(self) -> None:
         """Let trackers start on a journal again that was set aside: the backup is in its place."""
+        return
 
     def close(self) -> None:
         """Release the journal. Closing it again does nothing."""
+        return
 
 
 @runtime_checkable

@@ -84,15 +84,16 @@ class Mark:
         """Note that a record was acknowledged."""
         self._write(_FORM.pack(_MAGIC, number, number ^ _FULL), 0)
 
-    def note(self, marked: Marked) -> None:
-        """Note what is about to be done."""
+    def note(self, marked: Marked) -> bool:
+        """Note what is about to be done, and return whether it is noted; if not, an older note is still there."""
         some = [*marked.carried[:_MOST], *[0] * (_MOST - len(marked.carried))]
         data = _PROGRESS.pack(marked.replayed, marked.starts, *some, 0)[:-4]
-        self._write(data + zlib.crc32(data).to_bytes(4, "little"), _PROGRESS_AT)
+        return self._write(data + zlib.crc32(data).to_bytes(4, "little"), _PROGRESS_AT)
 
-    def _write(self, data: bytes, at: int) -> None:
+    def _write(self, data: bytes, at: int) -> bool:
         with suppress(OSError):  # the records themselves are durable without the mark
-            os.pwrite(self._file, data, at)
+            return os.pwrite(self._file, data, at) == len(data)
+        return False
 
     def close(self) -> None:
         if self._file >= 0:

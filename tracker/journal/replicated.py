@@ -16,8 +16,8 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
@@ -27,6 +27,7 @@ from .interface import (
     Damage,
     JournalError,
     JournalGoneError,
+    JournalLockedError,
     JournalLossError,
     LeftOut,
     Place,
@@ -41,28 +42,118 @@ log = logging.getLogger("tracker.journal")
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between two attempts of a write
 _HELD_BACK: Final = 2  # groups
+BEATS: Final = 3  # signs of life, in the time of a lease
+_LOOKS: Final = 20  # of one who wants a lease, in its time
+_PATIENCE: Final = 1.5  # times a lease's: how long it is wanted
 
 
 class Log(Protocol):
     """The log, as its owner needs it."""
+
+    last: int  #: the newest record that counts
 
     def append(self, records: Sequence[Record]) -> int: ...
 
     def interrupt(self) -> None: ...
 
 
-class Lease(Protocol):
-    """The right to claim the log."""
+class Lease(ABC):
+    """Right to claim the log, which a thread keeps once this process has it.
 
-    def acquire(self) -> None: ...
+    Args:
+        where: the journal, for messages.
+        holder: identifies this process, as `new_holder` describes it.
+        seconds: without a sign of life, after which another process may get it.
+        clock: a monotonic one, in seconds.
+    """
 
-    def try_to_acquire(self, waits: bool = False) -> bool: ...
+    failures: ClassVar[type[Exception]]  #: of requests to the store
+    passing: ClassVar[tuple[type[Exception], ...]] = ()  #: failures after which it is tried again
+    another: ClassVar[str] = "another journal"  #: what an operator can name
 
-    def standby(self) -> str: ...
+    def __init__(self, where: str, holder: str, seconds: float, clock: Callable[[], float]) -> None:
+        self._where = where
+        self.holder = holder
+        self._seconds = seconds
+        self._clock = clock
+        self._other = ""  # the holder that was seen last
+        self._silence: Exception | None = None  # how the newest look failed
+        self._closed = threading.Event()
+        self._beating: threading.Thread | None = None
+        self._pause_s = 0.0  # until the next beat
+        self._gone: Callable[[JournalGoneError], None] | None = None
 
-    def hand_over(self) -> None: ...
+    @abstractmethod
+    def try_to_acquire(self, waits: bool = False) -> bool:
+        """Try to get it, and return whether that succeeded; then keep it.
 
-    def close(self) -> None: ...
+        Args:
+            waits: this process is a standby, which follows the log, and shows that.
+        """
+
+    @abstractmethod
+    def beat(self) -> None:
+        """Show a sign of life, and look whether the log is still this process's, if that is wanted.
+
+        Raises:
+            JournalGoneError: it is not.
+        """
+
+    @abstractmethod
+    def standby(self) -> str:
+        """Return which process waits for it, for people; empty: none does."""
+
+    @abstractmethod
+    def hand_over(self) -> None:
+        """Give it to that process; else as `close`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give it back, if it is this process's. A store that cannot be used lets it run out."""
+
+    def acquire(self) -> None:
+        """Get it: at once if nobody has it, or once its holder shows no sign of life; then keep it.
+
+        Raises:
+            JournalLockedError: another process has it, and lives.
+        """
+        until = self._clock() + _PATIENCE * self._seconds
+        while True:
+            with suppress(*self.passing):
+                if self.try_to_acquire():
+                    return
+            if self._clock() > until:
+                raise self._silence or JournalLockedError(
+                    f"the journal {self._where} is in use by another tracker ({describe(self._other) or 'unknown'}); "
+                    f"stop it, or name {self.another}"
+                )
+            self._closed.wait(0.05 if is_dead(self._other) else self._seconds / _LOOKS)
+
+    def watch(self, gone: Callable[[JournalGoneError], None]) -> None:
+        """Look, with each beat from now on, whether the log is still this process's.
+
+        Args:
+            gone: called, in a thread, once it is not.
+        """
+        self._gone = gone
+
+    def _begin(self, first_s: float = 0.0) -> None:
+        """Beat from now on, for the first time after so many seconds."""
+        self._pause_s = first_s
+        self._beating = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._beating.start()
+
+    def _keep(self) -> None:
+        while not self._closed.wait(self._pause_s):
+            # A store that cannot be reached is none of the lease's business: writes wait for it, too.
+            with suppress(self.failures):
+                try:
+                    self.beat()
+                except JournalGoneError as error:
+                    if self._gone is not None:
+                        self._gone(error)
+                    return
+            self._pause_s = self._seconds / BEATS
 
 
 class Marks(Protocol):
@@ -70,7 +161,9 @@ class Marks(Protocol):
 
     found: Marked
 
-    def note(self, marked: Marked) -> None: ...
+    def note(self, marked: Marked) -> bool:
+        """Note what is about to be done, and return whether it is noted; if not, an older note may still be there."""
+        ...
 
 
 class Closable(Protocol):
@@ -122,6 +215,10 @@ class ReplicatedJournal(ABC):
         """Claim the log, read it, and repair what is damaged."""
 
     @abstractmethod
+    def _left_out(self) -> frozenset[LeftOut]:
+        """Return the records that are left out."""
+
+    @abstractmethod
     def _snapshot(self, number: int, state: Any) -> int:
         """Keep a state."""
 
@@ -136,6 +233,10 @@ class ReplicatedJournal(ABC):
     @abstractmethod
     def _move_aside(self) -> str:
         """Note that a backup is to come, move all elsewhere, and return where it is; empty: there was nothing."""
+
+    @abstractmethod
+    def _begin_restore(self) -> None:
+        """Leave a note that a backup is to come."""
 
     @abstractmethod
     def _end_restore(self) -> None:
@@ -230,17 +331,18 @@ class ReplicatedJournal(ABC):
         with self._asking():
             return self._move_aside()
 
+    def begin_restore(self) -> None:
+        with self._asking():
+            self._begin_restore()
+
     def end_restore(self) -> None:
         with self._asking():
             self._end_restore()
 
-    def _recovered(
-        self, state: Any, number: int, records: Iterator[Record], damage: Sequence[Damage], left_out: frozenset[LeftOut]
-    ) -> Recovery:
+    def _recovered(self, state: Any, number: int, records: Iterator[Record], damage: Sequence[Damage]) -> Recovery:
         found = self._marks.found
-        return Recovery(
-            state, number, records, tuple(damage), found.replayed, found.starts, frozenset(found.carried), left_out
-        )
+        suspect, starts, carried = found.replayed, found.starts, frozenset(found.carried)
+        return Recovery(state, number, records, tuple(damage), suspect, starts, carried, self._left_out())
 
     def _damage_of_the_log(self, problem: str | None, number: int, highest: int, noted: int, kept: str) -> list[Damage]:
         """Return how the log is damaged.
@@ -269,14 +371,16 @@ class ReplicatedJournal(ABC):
     # ---------------------------------------------------------------- writing
 
     def replaying(self, number: int) -> None:
-        self._marks.note(self._marks.found.replaying(number))
+        if not self._marks.note(self._marks.found.replaying(number)):
+            raise JournalError(f"{self._where} cannot be reached to note what is replayed; check that it runs")
 
-    def carrying(self, numbers: Sequence[int]) -> None:
-        self._marks.note(Marked(carried=tuple(numbers)))
+    def carrying(self, numbers: Sequence[int]) -> bool:
+        return self._marks.note(Marked(carried=tuple(numbers)))
 
-    def set_aside(self, number: int, record: Record, why: str) -> None:
+    def set_aside(self, number: int, record: Record, why: str, answered: bool) -> None:
         payload = base64.b64encode(record.payload).decode()
-        text = {"method": record.method, "at": record.at, "why": why, "payload": payload}
+        untold = self._log.last if answered else 0
+        text = {"method": record.method, "at": record.at, "why": why, "payload": payload, "untold": untold}
         with self._asking():
             self._keep_aside(number, json.dumps(text))
 
@@ -301,9 +405,22 @@ class ReplicatedJournal(ABC):
 
 
 def left_out(texts: Iterable[tuple[int, bytes]]) -> frozenset[LeftOut]:
-    """Return the records that are left out, as `ReplicatedJournal.set_aside` has described them, by number."""
-    found = ((number, json.loads(text)) for number, text in texts)
-    return frozenset(LeftOut(number, values["method"], values["at"]) for number, values in found)
+    """Return the records that are left out, as `ReplicatedJournal.set_aside` has described them, by number.
+
+    Raises:
+        JournalError: a description cannot be read.
+    """
+    found = set()
+    for number, text in texts:
+        try:
+            values = dict(json.loads(text))
+            found.add(LeftOut(number, int(values["method"]), int(values["at"]), int(values.get("untold", 0))))
+        except (ValueError, KeyError, TypeError) as error:
+            raise JournalError(
+                f"the description of record {number}, which was set aside, cannot be read; repair it, or remove it: "
+                "then the record counts again"
+            ) from error
+    return frozenset(found)
 
 
 def insist(where: str, attempt: Callable[[], str], interrupted: threading.Event) -> None:
@@ -342,34 +459,51 @@ class Group:
     data: bytes
 
 
-class HeldBack:
-    """The groups that were read and not replayed yet.
+class LogFollowing(ABC):
+    """Reader of the records after a place, as they come, while another process writes them.
 
-    The leader appends a group once it has carried out the one before the last. So a command that ends the process does
-    not end the standby's, too: whoever recovers leaves it out.
+    The leader appends a group once it has carried out the one before the last. So two groups are held back, and a
+    command that ends the process does not end the standby's, too: whoever recovers leaves it out.
+
+    Args:
+        place: up to where a snapshot has what the log has.
+        look_left_out: reads which records are left out.
 
     Attributes:
         place: up to where records were returned.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._groups: deque[Group] = deque()
+    failures: ClassVar[type[Exception]]  #: of requests to the store
+
+    def __init__(self, place: Place, look_left_out: Callable[[], frozenset[LeftOut]]) -> None:
         self.place = place
+        self._groups: deque[Group] = deque()  # that were read, and not replayed yet
+        self._look_left_out = look_left_out
+        self._left_out: frozenset[LeftOut] | None = None  # None: to be read again
 
-    def add(self, group: Group, left_out: Collection[LeftOut]) -> Iterator[tuple[int, Record]]:
-        """Add the next group, and return the records that may be replayed now, with their numbers.
+    @abstractmethod
+    def _read(self) -> Iterator[Group]:
+        """Yield the groups that were written since.
 
-        Args:
-            left_out: records that are not to be replayed.
+        A tracker that starts leaves records out before it appends: behind its claim they are to be read again.
         """
-        self._groups.append(group)
-        while len(self._groups) > _HELD_BACK:
-            oldest = self._groups.popleft()
-            number = oldest.first - 1
-            for number, record in enumerate(unpack(oldest.data), oldest.first):
-                if LeftOut.of(number, record) not in left_out:
-                    yield number, record
-            self.place = Place(oldest.entry, number)
+
+    def records(self) -> Iterator[tuple[int, Record]]:
+        """Return the records that may be replayed now; see `tracker.journal.Following`."""
+        try:
+            for group in self._read():
+                if self._left_out is None:
+                    self._left_out = self._look_left_out()
+                self._groups.append(group)
+                while len(self._groups) > _HELD_BACK:
+                    oldest = self._groups.popleft()
+                    number = oldest.first - 1
+                    for number, record in enumerate(unpack(oldest.data), oldest.first):
+                        if LeftOut.of(number, record) not in self._left_out:
+                            yield number, record
+                    self.place = Place(oldest.entry, number)
+        except self.failures as error:
+            raise JournalError(f"the log cannot be read: {error}") from error
 
 
 # -------------------------------------------------------------------- who holds a journal

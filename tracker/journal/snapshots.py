@@ -7,6 +7,7 @@ after that give the same state. Encoding proceeds in small steps, since a long s
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import struct
@@ -175,20 +176,30 @@ def write_pieces(state: Any, put: Callable[[int, bytes], object]) -> dict[str, i
     return {"pieces": pieces, "bytes": size, "checksum": checksum}
 
 
-def read_pieces(description: Any, get: Callable[[int], bytes | None]) -> Any:
+def described(text: bytes | None) -> tuple[int, int]:
+    """Return the number of a state's pieces and their checksum, given the description of `write_pieces` as JSON.
+
+    Raises:
+        SnapshotDamagedError: it is none.
+    """
+    try:
+        description = json.loads(text or b"")
+        return int(description["pieces"]), int(description["checksum"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise SnapshotDamagedError("its description is not one") from error
+
+
+def read_pieces(text: bytes | None, get: Callable[[int], bytes | None]) -> Any:
     """Return the state that `write_pieces` has written.
 
     Args:
-        description: as it was returned.
+        text: its description as JSON.
         get: reads the piece at a place; None: it is missing.
 
     Raises:
         SnapshotDamagedError: it is not what was written.
     """
-    try:
-        pieces, checksum = int(description["pieces"]), int(description["checksum"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise SnapshotDamagedError("its description is not one") from error
+    pieces, checksum = described(text)
     data = bytearray()
     for place in range(pieces):
         if (piece := get(place)) is None:

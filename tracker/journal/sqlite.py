@@ -29,20 +29,20 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tracker.store.directory import sync
 
-from .groups import pack
+from .groups import checksum, pack, unpack
 from .interface import (
     Damage,
+    Journal,
     JournalError,
     JournalFullError,
-    JournalGoneError,
     JournalLossError,
     LeftOut,
     Record,
@@ -52,9 +52,10 @@ from .interface import (
 )
 from .mark import Mark, Marked
 from .ownership import Ownership, standby_of_file
-from .rows import APPLICATION, PAGE, Row, Rows, check, create, insert, records_of
 from .snapshots import SnapshotDamagedError, Snapshots
 
+APPLICATION = 0x54524B31  # "TRK" and the version of the file's format, "1": in the head of the file
+_PAGE = 16384  # bytes of a page of the file
 _SMALLEST = 512  # bytes: SQLite's smallest page
 _CHECKPOINT = 64 << 20  # bytes: when the write-ahead log is so large, SQLite moves it into the file
 _TRIM = 4  # the most old rows that are removed with each group
@@ -66,7 +67,7 @@ _BESIDE = re.compile(
 NOTE: Final = "-restoring"  #: what the note is called, after the journal's path, that a backup is to come
 
 
-class SqliteJournal:
+class SqliteJournal(Journal):
     """A journal in an SQLite file.
 
     Args:
@@ -112,7 +113,7 @@ class SqliteJournal:
         state, number, damage, spoilt = self._newest_snapshot()
         acknowledged = self._mark.found if self._mark.found is not None else 0
         existed = self._path.exists()
-        if not existed and self._mark.found is None:
+        if self._mark.found is None and not (existed or number or spoilt):
             self._mark.set(0)  # a start that is interrupted before its first record leaves a journal without records
         elif self._mark.found is None:
             what = "it is missing or unreadable, so it is not known whether the journal's tail is complete"
@@ -120,10 +121,10 @@ class SqliteJournal:
         connection, problem = self._open(acknowledged)
         last = number
         if connection is not None:
-            rows = Rows(connection, number)
+            rows = _Rows(connection, number)
             for row in rows:
                 last = row.first + row.count - 1
-            problem = problem or rows.problem or check(connection)
+            problem = problem or rows.problem or _check(connection)
         if problem is None and last < acknowledged:
             problem = "its tail is missing"
         aside = self._aside(self._path) if existed else ""
@@ -137,7 +138,11 @@ class SqliteJournal:
         for file, beside in spoilt:
             os.rename(file, beside)
         if problem is not None and existed:
-            self._rebuild(connection, number, last, aside)
+            try:
+                self._rebuild(connection, number, last, aside)
+            except (sqlite3.Error, OSError) as error:
+                _keep_open(connection)
+                raise self._failure(error) from error
             connection, _ = self._open(0)
         if connection is None:
             raise JournalError(f"the journal {self._path} was rebuilt and still cannot be read")
@@ -149,7 +154,7 @@ class SqliteJournal:
         return Recovery(
             state,
             number,
-            records_of(Rows(connection, number)),
+            _records_of(_Rows(connection, number)),
             tuple(damage),
             marked.replayed,
             marked.starts,
@@ -158,10 +163,7 @@ class SqliteJournal:
         )
 
     def _loss(self, connection: sqlite3.Connection | None, damage: list[Damage]) -> JournalLossError:
-        if connection is not None:
-            # Closing the connection would move the write-ahead log into the file, and drop its torn part. So the
-            # connection stays open until the process ends, which is soon.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        _keep_open(connection)
         return JournalLossError(
             f"{loss_of(damage)}. Nothing was changed. Restore a backup (`tracker restore FILE --journal ADDRESS "
             "--replace`), or start once with --accept-loss to continue without the lost records; the damaged files are "
@@ -195,19 +197,20 @@ class SqliteJournal:
     def replaying(self, number: int) -> None:
         self._mark.note(self._mark.marked.replaying(number))
 
-    def carrying(self, numbers: Sequence[int]) -> None:
-        self._mark.note(Marked(carried=tuple(numbers)))
+    def carrying(self, numbers: Sequence[int]) -> bool:
+        return self._mark.note(Marked(carried=tuple(numbers)))
 
-    def set_aside(self, number: int, record: Record, why: str) -> None:
+    def set_aside(self, number: int, record: Record, why: str, answered: bool) -> None:
         kept = Path(self._beside(f"-set-aside-{number}"))
         with open(os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(record.payload)
             file.flush()
             os.fsync(file.fileno())
-        line = json.dumps({"record": number, "method": record.method, "at": record.at, "why": why}) + "\n"
+        untold = self._last if answered else 0
+        values = {"record": number, "method": record.method, "at": record.at, "why": why, "untold": untold}
         names = os.open(self._beside("-set-aside"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with open(names, "a", encoding="utf-8") as file:
-            file.write(line)
+            file.write(json.dumps(values) + "\n")
             file.flush()
             os.fsync(file.fileno())
         sync(self._path.parent)
@@ -220,7 +223,8 @@ class SqliteJournal:
         try:
             for line in lines:
                 values = json.loads(line)
-                yield LeftOut(int(values["record"]), int(values["method"]), int(values["at"]))
+                untold = int(values.get("untold", 0))
+                yield LeftOut(int(values["record"]), int(values["method"]), int(values["at"]), untold)
         except (ValueError, KeyError, TypeError) as error:
             raise JournalError(
                 f"{self._beside('-set-aside')} cannot be read; repair its lines, or move it away"
@@ -245,14 +249,14 @@ class SqliteJournal:
                     return connection, "its head is damaged"
                 connection.close()
                 raise JournalError(f"{self._path} is an SQLite file of something else, or of another version")
-            connection.execute(f"PRAGMA page_size={PAGE}")
+            connection.execute(f"PRAGMA page_size={_PAGE}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA secure_delete=OFF")  # otherwise SQLite overwrites each removed row with zeros
-            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT // PAGE}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT // _PAGE}")
             connection.execute(f"PRAGMA journal_size_limit={2 * _CHECKPOINT}")
             if not tables:
-                create(connection)
+                _create(connection)
                 sync(self._path.parent)
             return connection, None
         except sqlite3.Error as error:
@@ -272,15 +276,15 @@ class SqliteJournal:
             Path(f"{unfinished}{suffix}").unlink(missing_ok=True)
         os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
-            connection.execute(f"PRAGMA page_size={PAGE}")
+            connection.execute(f"PRAGMA page_size={_PAGE}")
             connection.execute("PRAGMA synchronous=FULL")
-            create(connection)
+            _create(connection)
             if damaged is not None and last > after:
                 connection.execute("BEGIN")
-                for row in Rows(damaged, after):
+                for row in _Rows(damaged, after):
                     if row.first > last:
                         break
-                    insert(connection, row)
+                    _insert(connection, row)
                 connection.execute("COMMIT")
         os.rename(unfinished, fresh)
         sync(self._path.parent)
@@ -311,22 +315,13 @@ class SqliteJournal:
 
     # ---------------------------------------------------------------- writing
 
-    def confirm(self) -> None:
-        pass  # its lock is this process's until it ends
-
-    def when_gone(self, gone: Callable[[JournalGoneError], None]) -> None:
-        pass  # likewise
-
-    def interrupt(self) -> None:
-        pass  # a disk that does not answer cannot be interrupted
-
     def append(self, records: Sequence[Record]) -> int:
         connection = self._writable()
         first = self._last + 1
         data = pack(records)
         try:
             connection.execute("BEGIN IMMEDIATE")
-            insert(connection, Row(first, len(records), data))
+            _insert(connection, _Row(first, len(records), data))
             connection.execute(
                 "DELETE FROM log WHERE first IN (SELECT first FROM log WHERE first <= ? ORDER BY first LIMIT ?)",
                 (self._keep_after, _TRIM),
@@ -353,6 +348,9 @@ class SqliteJournal:
 
     def hand_over(self) -> None:
         self.close()  # the standby tries to get the lock all the time
+
+    def begin_restore(self) -> None:
+        _note_restore(self._path)
 
     def end_restore(self) -> None:
         Path(self._beside(NOTE)).unlink(missing_ok=True)
@@ -414,8 +412,7 @@ def set_file_aside(path: str) -> str:
         ownership = Ownership(f"{journal}-lock", f"the journal {journal}")
         names = [entry.name for entry in journal.parent.iterdir() if entry.name.startswith(journal.name)]
         beside = [name.removeprefix(journal.name) for name in names]
-        os.close(os.open(f"{journal}{NOTE}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        sync(journal.parent)
+        _note_restore(journal)
         aside = _free(f"{journal}-replaced-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
         moved = [suffix for suffix in beside if _BESIDE.fullmatch(suffix)]
         for suffix in moved:
@@ -429,8 +426,97 @@ def set_file_aside(path: str) -> str:
     return aside if moved else ""
 
 
+def _note_restore(journal: Path) -> None:
+    os.close(os.open(f"{journal}{NOTE}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    sync(journal.parent)
+
+
 def _free(name: str) -> str:
     taken, count = name, 1
     while os.path.exists(taken):
         taken, count = f"{name}-{count}", count + 1
     return taken
+
+
+# ---------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A group of records: the number of the first, how many they are, and what `groups.pack` has made of them."""
+
+    first: int
+    count: int
+    data: bytes
+
+
+def _keep_open(connection: sqlite3.Connection | None) -> None:
+    """Leave a damaged file's connection open until the process ends, which is soon.
+
+    Closing the connection would move the write-ahead log into the file, and drop its torn part.
+    """
+    if connection is not None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    """Make the table of an empty file."""
+    connection.execute(f"PRAGMA application_id={APPLICATION}")
+    connection.execute(
+        "CREATE TABLE log ("
+        " first INTEGER PRIMARY KEY,"  # the number of the group's first record
+        " count INTEGER NOT NULL,"  # the number of records in the group
+        " checksum INTEGER NOT NULL,"
+        " data BLOB NOT NULL)"
+    )
+
+
+def _insert(connection: sqlite3.Connection, row: _Row) -> None:
+    """Write a row down."""
+    connection.execute(
+        "INSERT INTO log VALUES (?, ?, ?, ?)",
+        (row.first, row.count, checksum(row.first, row.count, row.data), row.data),
+    )
+
+
+def _check(connection: sqlite3.Connection) -> str | None:
+    """Return what SQLite itself finds wrong with a file; None: nothing."""
+    try:
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    return None if found == "ok" else f"it is inconsistent: {found}"
+
+
+class _Rows:
+    """The rows after a record, up to the first that does not match; once they are read, `problem` describes it."""
+
+    def __init__(self, connection: sqlite3.Connection, after: int) -> None:
+        self._connection = connection
+        self._next = after + 1
+        self.problem: str | None = None
+
+    def __iter__(self) -> Iterator[_Row]:
+        try:
+            for first, count, written, data in self._connection.execute(
+                "SELECT first, count, checksum, data FROM log WHERE first >= ? ORDER BY first", (self._next,)
+            ):
+                if first != self._next:
+                    self.problem = f"records {self._next} to {first - 1} are missing"
+                    return
+                row = _Row(first, count, data)
+                if not isinstance(count, int) or not isinstance(data, bytes) or checksum(first, count, data) != written:
+                    self.problem = "a checksum is wrong"
+                    return
+                self._next = first + count
+                yield row
+        except sqlite3.DatabaseError as error:
+            self.problem = f"it cannot be read: {error}"
+
+
+def _records_of(rows: _Rows) -> Iterator[Record]:
+    """Return the records of rows that were read once before."""
+    for row in rows:
+        yield from unpack(row.data)
+    if rows.problem:
+        raise JournalError(f"the journal could be read a moment ago and now cannot: {rows.problem}")

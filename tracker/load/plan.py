@@ -59,7 +59,6 @@ class Plan:
     """The plan of a scenario.
 
     Attributes:
-        scenario: as given.
         ticks: the number of reports of each producer.
         due: when each report is to be sent, in seconds after the start; one row a producer.
         substreams: the number of places for substreams of each producer; some stay empty, see `exists`.

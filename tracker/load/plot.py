@@ -24,13 +24,7 @@ _PALE: Final = "#e8e8e8"
 
 
 def draw(scenario: Scenario, name: str, result: Result, path: Path) -> None:
-    """Draw a run and write the picture as a PNG.
-
-    Args:
-        scenario: the scenario that was run.
-        name: the scenario's name, for the title.
-        path: the file to write.
-    """
+    """Draw a run and write the picture as a PNG."""
     uses = [(sample.at, sample.server) for sample in result.samples if sample.server is not None]
     rows = 3 if uses else 2
     figure = Figure(figsize=(11, 2.4 * rows + 0.8), layout="constrained")

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -37,16 +37,12 @@ class Target(Protocol):
         """Kill it and starts it again, on the same journal and address."""
 
 
-class ServerFailedError(Exception):
-    """The tracker could not start, or has ended by itself."""
+class FailedError(Exception):
+    """The test could not make the load, or a server of it could not start or has ended by itself."""
 
 
 class Remote:
-    """A tracker that the test has not started.
-
-    Args:
-        address: `host:port`.
-    """
+    """A tracker that the test has not started."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -58,6 +54,68 @@ class Remote:
         raise NotImplementedError(f"this test has not started the tracker at {self.address}, so it cannot restart it")
 
 
+class Server:
+    """A process that serves.
+
+    Attributes:
+        log: what it has logged; empty until it has ended.
+
+    Raises:
+        FailedError: it could not start.
+    """
+
+    def __init__(self, module: Sequence[str], log: Path) -> None:
+        self._file = log
+        self.log = ""
+        with log.open("a") as file:
+            # In a session of its own, so that Ctrl-C reaches only this process, which then stops it.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *module], stdout=subprocess.PIPE, stderr=file, text=True, start_new_session=True
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith("listening on "):
+            self._process.wait()
+            raise FailedError(f"the server has not started: {log.read_text()}")
+        self.address = line.split()[-1]
+        self.pid = self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the process is over."""
+        return self._process.poll() is not None
+
+    def processor_seconds(self) -> float:
+        """Return the processor time that all its threads have used, in seconds."""
+        return processes.processor_seconds(self.pid)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal, and wait until the process is over."""
+        self._process.send_signal(number)
+        self._process.communicate()
+        self.log = self._file.read_text()
+
+
+@contextmanager
+def server_process(module: Sequence[str]) -> Iterator[Server]:
+    """Run a server while the context lasts.
+
+    Raises:
+        FailedError: it could not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="tracker-load-") as directory:
+        server = Server(module, Path(directory) / "server.log")
+        try:
+            yield server
+        finally:
+            server.end()
+
+
+def bare_server() -> AbstractContextManager[Server]:
+    """Run a gRPC server that does nothing, while the context lasts."""
+    return server_process(["tracker.load.bare"])
+
+
 class Started:
     """A tracker that runs only for this load test, made by `started`."""
 
@@ -66,17 +124,17 @@ class Started:
         self._log = log
         self._used = self._waited = 0.0  # of its processes that were killed
         self.address = "127.0.0.1:0"
-        self._process = self._start()
+        self._server = self._start()
 
     def use(self) -> Use:
         """Return what it uses now.
 
         Raises:
-            ServerFailedError: it has ended by itself.
+            FailedError: it has ended by itself.
         """
-        if self._process.poll() is not None:
-            raise ServerFailedError(f"the tracker has ended: {self._log.read_text()}")
-        pid = self._process.pid
+        if self._server.has_ended:
+            raise FailedError(f"the tracker has ended: {self._log.read_text()}")
+        pid = self._server.pid
         return Use(
             memory=processes.memory(pid),
             disk=self._disk(),
@@ -85,33 +143,20 @@ class Started:
         )
 
     def restart(self) -> None:
-        self._used += processes.processor_seconds(self._process.pid)
-        self._waited += processes.waiting_seconds(self._process.pid)
-        self._end(signal.SIGKILL)
-        self._process = self._start()
+        self._used += processes.processor_seconds(self._server.pid)
+        self._waited += processes.waiting_seconds(self._server.pid)
+        self._server.end(signal.SIGKILL)
+        self._server = self._start()
 
     def stop(self) -> None:
         """Stop it for good."""
-        self._end(signal.SIGTERM)
+        self._server.end()
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self) -> Server:
         command = ["tracker.cli.main", "serve", "--listen", self.address, "--journal", self._journal]
-        with self._log.open("a") as log:
-            # In a session of its own, so that Ctrl-C reaches only the load test, which then stops the tracker.
-            process = subprocess.Popen(
-                [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-            )
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line.startswith("listening on "):
-            process.wait()
-            raise ServerFailedError(f"the tracker has not started: {self._log.read_text()}")
-        self.address = line.split()[-1]
-        return process
-
-    def _end(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-        self._process.communicate()
+        server = Server(command, self._log)
+        self.address = server.address
+        return server
 
     def _disk(self) -> int:
         kind, _, path = self._journal.partition(":")
@@ -135,7 +180,7 @@ def started(journal: str) -> Iterator[Started]:
         journal: ``memory``, ``sqlite`` (in a directory that is removed at the end) or ``sqlite:PATH``.
 
     Raises:
-        ServerFailedError: the tracker could not start.
+        FailedError: the tracker could not start.
     """
     with tempfile.TemporaryDirectory(prefix="tracker-load-") as directory:
         place = f"sqlite:{directory}/tracker.db" if journal == "sqlite" else journal

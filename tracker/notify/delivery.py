@@ -13,8 +13,7 @@ from tracker.client import Subscription, TrackerClient, TrackerError, TrackerUna
 from tracker.contract.events import Event
 from tracker.store import StoreError, open_store
 
-from .describing import cloud_event, delta_property, event_id, marker_place
-from .rules import Rule
+from .rules import Rule, cloud_event, delta_property, event_id, marker_place
 from .webhooks import DeliveryError, WebhookSender
 
 log = logging.getLogger("tracker.notify")

@@ -20,11 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tracker.contract.refusal import Refused
 from tracker.contract.survey import OpenSubstream, Wanted
 
-from .feed import Feeds, written
-from .overview import Json, glance, open_substream
+from .documents import Json, event, explanation, glance, open_substream
+from .feed import BEAT, Feeds, Streams, sent, written
 from .source import Access, Everybody, Source
-from .streaming import BEAT, Streams, sent
-from .writing import event, explanation
 
 #: Scripts, styles and requests of this address only, none inline, and no text that becomes HTML.
 POLICY: Final = (
@@ -83,7 +81,6 @@ class Page:
     """The status page.
 
     Args:
-        source: where jobs are read.
         access: decides who may see which job; None: everybody may see all.
 
     >>> from starlette.applications import Starlette

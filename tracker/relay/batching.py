@@ -40,7 +40,6 @@ class Budget:
         most: the most bytes. A request always passes if it is the only one: the size of a message has its own limit.
 
     Attributes:
-        most: the same.
         pending: the bytes now.
     """
 
@@ -51,9 +50,6 @@ class Budget:
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
         """Count a request's bytes as pending while the context lasts.
-
-        Args:
-            size: the request's bytes.
 
         Raises:
             FullError: the limit is reached.
@@ -103,7 +99,6 @@ class Batcher:
     """Collector and sender of reports, which passes the answers on.
 
     Args:
-        send: sends a report to the tracker.
         max_delay: the most seconds that a report waits for others.
         budget: bounds the bytes that are pending, together with other calls.
 
@@ -125,7 +120,6 @@ class Batcher:
         """Send a report, alone or together with others, and return the tracker's answer.
 
         Args:
-            data: the report's bytes.
             timeout: seconds that the caller still waits; None: for ever.
 
         Raises:

@@ -22,8 +22,11 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 
+from tracker.client.report import Rows, combined
+from tracker.contract.commands import Report
 from tracker.contract.values import NO_END_TIME
-from tracker.wire.columns import I8, U4, U8, pack_i8, pack_u4, pack_u8, unpack_i8, unpack_u4, unpack_u8
+from tracker.wire import codec
+from tracker.wire.columns import I8, U4, pack_i8, pack_u4, pack_u8, unpack_u8
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -41,25 +44,12 @@ class Key(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """A report that may be combined with others of its key."""
 
     key: Key
-    units: tuple[str, ...]
-    scopes: Sequence[str]
-    names: Sequence[str]
-    scope_index: U4
+    report: Report
     end_times: I8  #: one for each name
-    substream_ids: U8
-    log_id: str  #: empty without ids
-    want_ids: bool
-    segments: Sequence[str]
-    substream_index: U4
-    segment_index: U4
-    xor: U8
-    sent: U4
-    received: U4
     size: int  #: bytes on the wire
 
     @classmethod
@@ -69,42 +59,32 @@ class Part:
             request = wire.ReportRequest.FromString(data)
         except DecodeError:
             return None
-        units = tuple(request.units)
+        units = request.units
         apart = request.keep_apart or request.commit or len(request.promises) > 0
         # An unknown field may be important, so it must not get lost.
         if apart or not units or len(set(units)) < len(units) or len(UnknownFieldSet(request)):
             return None
-        names = len(request.names)
-        part = cls(
-            key=Key(request.job, request.producer, request.run, request.epoch),
-            units=units,
-            scopes=request.scopes,
-            names=request.names,
-            scope_index=unpack_u4(request.scope_index),
-            end_times=unpack_i8(request.end_times) if request.end_times else np.full(names, NO_END_TIME, np.int64),
-            substream_ids=unpack_u8(request.substream_ids),
-            log_id=request.log_id if request.substream_ids else "",
-            want_ids=request.want_ids,
-            segments=request.segments,
-            substream_index=unpack_u4(request.substream_index),
-            segment_index=unpack_u4(request.segment_index),
-            xor=unpack_u8(request.xor),
-            sent=unpack_u4(request.sent),
-            received=unpack_u4(request.received),
-            size=len(data),
-        )
-        return part if part._is_whole(request.entry_count) else None
+        report = codec.read_report(request)
+        key = Key(report.job, report.producer, report.run, report.epoch)
+        end_times = report.end_times if len(report.end_times) else np.full(len(report.names), NO_END_TIME, np.int64)
+        return cls(key, report, end_times, len(data)) if _is_whole(report, end_times) else None
 
-    def _is_whole(self, entries: int) -> bool:
-        columns = (self.substream_index, self.segment_index, self.xor, self.sent, self.received)
-        return (
-            all(len(column) == entries for column in columns)
-            and len(self.scope_index) == len(self.end_times) == len(self.names)
-            and _below(self.scope_index, len(self.scopes))
-            and _below(self.substream_index, len(self.names) + len(self.substream_ids))
-            and _below(self.segment_index, len(self.segments))
-            and (bool(self.log_id) or not len(self.substream_ids))
-        )
+    @property
+    def log_id(self) -> str:
+        """The log that its ids are of; empty without ids."""
+        return self.report.log_id if len(self.report.substream_ids) else ""
+
+
+def _is_whole(report: Report, end_times: I8) -> bool:
+    columns = (report.substream_index, report.segment_index, report.xor, report.sent, report.received)
+    return (
+        all(len(column) == report.entry_count for column in columns)
+        and len(report.scope_index) == len(end_times) == len(report.names)
+        and _below(report.scope_index, len(report.scopes))
+        and _below(report.substream_index, len(report.names) + len(report.substream_ids))
+        and _below(report.segment_index, len(report.segments))
+        and (bool(report.log_id) or not len(report.substream_ids))
+    )
 
 
 def _below(indexes: U4, size: int) -> bool:
@@ -125,16 +105,16 @@ class Capacity:
         Two reports of the same unit cannot be in one message, nor can ids of two logs. No count may overflow, and the
         number of bytes is bounded.
         """
-        sent, received = self._sent + int(part.sent.sum()), self._received + int(part.received.sum())
+        sent, received = self._sent + int(part.report.sent.sum()), self._received + int(part.report.received.sum())
         size = self._bytes + part.size
         if self._bytes and (
             size > _MOST_BYTES
             or max(sent, received) > _MOST_COUNTED
             or (self._log_id and part.log_id and self._log_id != part.log_id)
-            or not self._units.isdisjoint(part.units)
+            or not self._units.isdisjoint(part.report.units)
         ):
             return False
-        self._units.update(part.units)
+        self._units.update(part.report.units)
         self._log_id = self._log_id or part.log_id
         self._sent, self._received, self._bytes = sent, received, size
         return True
@@ -158,16 +138,19 @@ def combine(parts: Sequence[Part]) -> Combined:
     segments: dict[str, int] = {}
     named: dict[tuple[int, str, int], int] = {}
     places = [_enter_names(part, scopes, named) for part in parts]
-    ids, of_ids = np.unique(np.concatenate([part.substream_ids for part in parts]), return_inverse=True)
-    cells, first_id = [], 0
+    ids, of_ids = np.unique(np.concatenate([part.report.substream_ids for part in parts]), return_inverse=True)
+    entries: list[Rows] = []
+    first_id = 0
     for part, names in zip(parts, places, strict=True):
-        past_id = first_id + len(part.substream_ids)
+        report = part.report
+        past_id = first_id + len(report.substream_ids)
         substreams = np.concatenate([names, of_ids[first_id:past_id] + len(named)]).astype(np.uint64)
         first_id = past_id
-        numbers = np.array([segments.setdefault(segment, len(segments)) for segment in part.segments], np.uint64)
-        if len(part.xor):
-            cells.append(substreams[part.substream_index] << _SEGMENT_BITS | numbers[part.segment_index])
-    cell, xor, sent, received = _added_up(np.concatenate(cells) if cells else np.empty(0, np.uint64), parts)
+        numbers = np.array([segments.setdefault(segment, len(segments)) for segment in report.segments], np.uint64)
+        if len(report.xor):
+            cells = substreams[report.substream_index] << _SEGMENT_BITS | numbers[report.segment_index]
+            entries.append((cells, report.xor, report.sent.astype(np.int64), report.received.astype(np.int64)))
+    cell, xor, sent, received = combined(entries)
     end_times = np.array([end_time for _, _, end_time in named], np.int64)
     key = parts[0].key
     request = columns_pb2.ReportRequest(
@@ -175,14 +158,14 @@ def combine(parts: Sequence[Part]) -> Combined:
         producer=key.producer,
         run=key.run,
         epoch=key.epoch,
-        units=[unit for part in parts for unit in part.units],
+        units=[unit for part in parts for unit in part.report.units],
         scopes=list(scopes),
         names=[name for _, name, _ in named],
         scope_index=pack_u4([scope for scope, _, _ in named]),
         end_times=pack_i8(end_times) if (end_times != NO_END_TIME).any() else b"",
         substream_ids=pack_u8(ids),
         log_id=next((part.log_id for part in parts if part.log_id), ""),
-        want_ids=any(part.want_ids for part in parts),
+        want_ids=any(part.report.want_ids for part in parts),
         segments=list(segments),
         substream_index=pack_u4(cell >> _SEGMENT_BITS),
         segment_index=pack_u4(cell & np.uint64(2**32 - 1)),
@@ -199,41 +182,17 @@ def _enter_names(part: Part, scopes: dict[str, int], named: dict[tuple[int, str,
 
     A name with two end times gets two positions, so that the tracker notices the conflict.
     """
-    numbers = [scopes.setdefault(scope, len(scopes)) for scope in part.scopes]
-    rows = zip(part.scope_index.tolist(), part.names, part.end_times.tolist(), strict=True)
+    numbers = [scopes.setdefault(scope, len(scopes)) for scope in part.report.scopes]
+    rows = zip(part.report.scope_index.tolist(), part.report.names, part.end_times.tolist(), strict=True)
     return np.fromiter(
         (named.setdefault((numbers[scope], name, end_time), len(named)) for scope, name, end_time in rows),
         np.int64,
-        len(part.names),
+        len(part.end_times),
     )
 
 
-def _added_up(cells: U8, parts: Sequence[Part]) -> tuple[U8, U8, U8, U8]:
-    """Add up the entries of all parts, so that each (substream, segment) appears once."""
-    xor, sent, received = (
-        np.concatenate([part.xor for part in parts]),
-        np.concatenate([part.sent for part in parts]).astype(np.uint64),
-        np.concatenate([part.received for part in parts]).astype(np.uint64),
-    )
-    if not len(cells):
-        return cells, xor, sent, received
-    order = np.argsort(cells, kind="stable")
-    cells = cells[order]
-    first = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]]))
-    return (
-        cells[first],
-        np.bitwise_xor.reduceat(xor[order], first),
-        np.add.reduceat(sent[order], first),
-        np.add.reduceat(received[order], first),
-    )
-
-
-def shares(parts: Sequence[Part], combined: Combined, answer: bytes) -> list[bytes | None]:
+def shares(parts: Sequence[Part], together: Combined, answer: bytes) -> list[bytes | None]:
     """Return the answer for each part's caller: the same that the caller would have got for its report alone.
-
-    Args:
-        parts: the reports that were combined.
-        answer: the tracker's answer to it.
 
     Returns:
         An answer for each part, or None for a part that has to be sent again: after PARTIAL_DUPLICATE the tracker has
@@ -245,9 +204,9 @@ def shares(parts: Sequence[Part], combined: Combined, answer: bytes) -> list[byt
         return [_share_of_duplicates(part, duplicates, response.last_seq) for part in parts]
     ids = unpack_u8(response.substream_ids)
     own: list[bytes | None] = []
-    for part, places in zip(parts, combined.places, strict=True):
+    for part, places in zip(parts, together.places, strict=True):
         share = columns_pb2.ReportResponse(outcome=response.outcome, last_seq=response.last_seq)
-        if part.want_ids and len(ids):
+        if part.report.want_ids and len(ids):
             share.substream_ids = pack_u8(ids[places])
             share.log_id = response.log_id
         own.append(share.SerializeToString())
@@ -255,11 +214,11 @@ def shares(parts: Sequence[Part], combined: Combined, answer: bytes) -> list[byt
 
 
 def _share_of_duplicates(part: Part, duplicates: frozenset[str], last_seq: int) -> bytes | None:
-    own = [unit for unit in part.units if unit in duplicates]
+    own = [unit for unit in part.report.units if unit in duplicates]
     if not own:
         return None
     share = columns_pb2.ReportResponse(outcome=wire.ReportResponse.DUPLICATE, last_seq=last_seq)
-    if len(own) < len(part.units):
+    if len(own) < len(part.report.units):
         share.outcome = wire.ReportResponse.PARTIAL_DUPLICATE
         share.duplicate_units.extend(own)
     return share.SerializeToString()

@@ -21,17 +21,13 @@ from pathlib import Path
 
 import grpc.aio
 
-from tracker.security.certificates import Certificate
-from tracker.wire.addresses import host_and_port
+from tracker.security.transport import Certificate, add_port
+from tracker.web.listening import CannotListenError
+from tracker.wire.addresses import UNIX, host_and_port
 
 log = logging.getLogger("tracker.relay")
 
-_UNIX = "unix:"
 _LONGEST_PATH = 107  # bytes: the system's limit for the path of a socket
-
-
-class CannotListenError(Exception):
-    """The relay cannot listen on the address."""
 
 
 @contextmanager
@@ -39,7 +35,6 @@ def bound(server: grpc.aio.Server, listen: str, mode: int, certificate: Certific
     """Bind a server to an address while the context lasts; give the address that callers have to use.
 
     Args:
-        server: the server, not started yet.
         listen: ``unix:PATH`` or ``HOST:PORT``; port 0 picks one.
         mode: the permissions of the socket file.
         certificate: for TLS on a port; a socket file uses none.
@@ -48,17 +43,17 @@ def bound(server: grpc.aio.Server, listen: str, mode: int, certificate: Certific
         ValueError: `listen` does not have one of these forms.
         CannotListenError: another relay listens there, or this process cannot.
     """
-    if listen.startswith(_UNIX):
+    if listen.startswith(UNIX):
         path = _usable(listen)
         with _lock(path), _socket(server, path, mode):
             yield listen
         return
-    host, _ = host_and_port(listen, "use unix:PATH or HOST:PORT, such as 127.0.0.1:7655")
-    yield f"{host}:{_add_port(server, listen, certificate)}"
+    host_and_port(listen, "use unix:PATH or HOST:PORT, such as 127.0.0.1:7655")
+    yield add_port(server, listen, certificate)
 
 
 def _usable(listen: str) -> Path:
-    path = Path(listen.removeprefix(_UNIX))
+    path = Path(listen.removeprefix(UNIX))
     if not path.is_absolute():
         raise ValueError(f"{listen!r} is not an absolute path; use one such as unix:/run/relay.sock")
     if len(os.fsencode(path)) > _LONGEST_PATH:
@@ -105,7 +100,7 @@ def _socket(server: grpc.aio.Server, path: Path, mode: int) -> Iterator[None]:
         own = path.with_name(f"{path.name[:-2]}{secrets.token_hex(1)}")
     before = os.umask(0o777 & ~mode)  # so that other users cannot connect even for a moment
     try:
-        _add_port(server, f"{_UNIX}{own}")
+        add_port(server, f"{UNIX}{own}")
     finally:
         os.umask(before)
     bound = own.lstat()
@@ -176,14 +171,3 @@ def _is_bound(path: Path) -> bool:
     except OSError:
         return False
     return any(line.split(maxsplit=7)[7:] == [os.fsencode(path)] for line in table.splitlines())
-
-
-def _add_port(server: grpc.aio.Server, address: str, certificate: Certificate | None = None) -> int:
-    try:
-        if certificate is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, certificate.credentials())
-    except RuntimeError as error:
-        raise CannotListenError(
-            f"cannot listen on {address}; check that no other program uses it and that it is this node's"
-        ) from error

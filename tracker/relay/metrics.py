@@ -78,11 +78,7 @@ class RelayMetrics:
 
     @contextmanager
     def report(self, size: int) -> Iterator[None]:
-        """Count a report that is sent on while the context lasts.
-
-        Args:
-            size: its bytes.
-        """
+        """Count a report that is sent on while the context lasts."""
         self._report_bytes.inc(size)
         started = time.monotonic()
         outcome = "answered"
@@ -111,11 +107,7 @@ class RelayMetrics:
 
     @contextmanager
     def message(self, size: int) -> Iterator[None]:
-        """Count a message to the tracker, which answers while the context lasts.
-
-        Args:
-            size: its bytes.
-        """
+        """Count a message to the tracker, which answers while the context lasts."""
         self._message_bytes.inc(size)
         started = time.monotonic()
         with self._ended(lambda code: self._messages.labels(code).inc()):

@@ -71,8 +71,8 @@ class Audit:
             )
 
     @asynccontextmanager
-    async def recording(self, client: str, peer: str, call: str, command: Command) -> AsyncIterator[None]:
-        """Record a command that is carried out while the context lasts, with its outcome.
+    async def recording(self, client: str, peer: str, call: str, command: Command | None) -> AsyncIterator[None]:
+        """Record a call that is carried out while the context lasts, with its outcome.
 
         Raises:
             Refused: ``AUDIT``: it could not be recorded, so it must not be carried out.
@@ -92,7 +92,7 @@ class Audit:
         """Write a line.
 
         Args:
-            command: what exactly; None: it was refused before it was read.
+            command: what exactly; None: the call has none, or was refused before it was read.
             outcome: ``OK``, the reason of a refusal, or ``CANCELLED`` if the caller did not wait for the answer.
         """
         at = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

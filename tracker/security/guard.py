@@ -2,6 +2,8 @@
 
 The tokens file is read again when it changes (`Guard.follow`). A call that lasts, such as a watch, is checked again
 before each message once the file has changed: a client that was removed gets nothing more.
+
+`Security` has what an operator asks for, and refuses to listen where that protects nothing.
 """
 
 from __future__ import annotations
@@ -12,22 +14,22 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from tracker.contract.refusal import Refusal, Refused
+from tracker.wire.addresses import host_and_port, is_local
 
 from .identities import ANYBODY, HTTP, NEEDED, DeniedError, Identity, Scope, unauthenticated
 from .quotas import UNBOUNDED, Usage
 from .tokensfile import Clients, TokensFileError, read_clients
+from .transport import Certificate
 
 log = logging.getLogger("tracker.security")
 
 _LOOK_S: Final = 1.0  # between two looks at the tokens file
-_HOLD_S: Final = 1.0  # the longest time for which the answer to a client beyond its quota is held back
-_MOST_HELD: Final = 20  # answers to one client that are held back at a time
 _PREFIX: Final = 4  # bytes of a hash by which it is looked up
 _SCOPES: Final = NEEDED | HTTP
 _NO_TOKEN: Final = (
@@ -53,8 +55,9 @@ class Guard:
     ) -> None:
         self._path = tokens
         self._certificates = certificates
-        self.now = now
+        self._now = now
         self._usages: dict[str, Usage] = {}  # by client
+        self._unbounded = Usage("", UNBOUNDED, now)  # of every client without a quota
         self.generation = 0  #: grows when the clients change
         self._stamp = _stamp(tokens) if tokens else None
         self._clients = read_clients(tokens) if tokens else Clients()
@@ -119,15 +122,15 @@ class Guard:
             'with certificate = "…", or give the client a token',
         )
 
-    def usage(self, identity: Identity) -> Usage | None:
-        """Return what a client has taken of its quotas; None if it has none."""
+    def usage(self, identity: Identity) -> Usage:
+        """Return what a client has taken of its quotas."""
         if identity.quotas == UNBOUNDED:
-            return None
+            return self._unbounded
         usage = self._usages.get(identity.name)
         if usage is None:
-            usage = self._usages[identity.name] = Usage(identity.name, identity.quotas, self.now())
+            usage = self._usages[identity.name] = Usage(identity.name, identity.quotas, self._now)
         elif usage.quotas != identity.quotas:
-            usage.use(identity.quotas, self.now())
+            usage.use(identity.quotas)
         return usage
 
     # ---------------------------------------------------------------- the file
@@ -166,14 +169,9 @@ class Guard:
 
 
 class Caller:
-    """Caller, and what the caller may do.
+    """Caller, and what the caller may do."""
 
-    Attributes:
-        identity: the client.
-        peer: returns the address from which the call comes.
-    """
-
-    __slots__ = ("_call", "_digest", "_generation", "_guard", "_job", "_names", "_usage", "identity", "peer")
+    __slots__ = ("_call", "_digest", "_generation", "_guard", "_job", "_names", "identity", "peer", "usage")
 
     def __init__(
         self,
@@ -192,86 +190,13 @@ class Caller:
         self._job: str | None = None  # the last job that was allowed
         self.identity = identity
         self.peer = peer
-        self._usage = guard.usage(identity)
+        self.usage = guard.usage(identity)
         identity.check_scope(call, _SCOPES[call])
-
-    # ---------------------------------------------------------------- quotas
-
-    def take_call(self) -> None:
-        """Count one call, or one report of a stream.
-
-        Raises:
-            Refused: ``QUOTA``.
-        """
-        if self._usage is not None:
-            self._usage.take_call(self._guard.now())
-
-    def take_entries(self, entries: int) -> None:
-        """Count the entries of a report.
-
-        Raises:
-            Refused: ``QUOTA``.
-        """
-        if self._usage is not None:
-            self._usage.take_entries(entries, self._guard.now())
-
-    def take_names(self, new: int, open_substreams: Callable[[], int]) -> None:
-        """Count substreams that are named for the first time.
-
-        Args:
-            open_substreams: returns how many the job has besides.
-
-        Raises:
-            Refused: ``QUOTA``.
-        """
-        if self._usage is not None and new:
-            self._usage.take_names(new, open_substreams(), self._guard.now())
-
-    @asynccontextmanager
-    async def within_quota(self, lasts: bool) -> AsyncIterator[None]:
-        """Count a call while the context lasts. What a quota refuses in it is held back a while: see `hold`.
-
-        Args:
-            lasts: whether the call is a watch, a wait or a stream.
-
-        Raises:
-            Refused: ``QUOTA``.
-        """
-        if self._usage is None:
-            yield
-            return
-        try:
-            self.take_call()
-            with self._usage.watching() if lasts else nullcontext():
-                yield
-        except Refused as refused:
-            await self.hold(refused)
-            raise
-
-    async def hold(self, refused: Refused) -> None:
-        """Wait before a client is told that it is beyond a quota, if it is.
-
-        A client that floods and does not obey the answer would be answered thousands of times a second, which costs all
-        others more than its calls. Only a few answers of a client are held at a time.
-        """
-        usage = self._usage
-        if refused.reason != Refusal.QUOTA or refused.retry_after is None or usage is None or usage.held >= _MOST_HELD:
-            return
-        usage.held += 1
-        try:
-            pause = min(refused.retry_after, _HOLD_S)
-            await asyncio.sleep(pause)
-            refused.retry_after -= pause
-        finally:
-            usage.held -= 1
-
-    # ---------------------------------------------------------------- rights
 
     def authorize(self, job: str, more: Scope | None = None) -> None:
         """Refuse the call for a job with which this client may not do it, or may no longer.
 
         Args:
-            job: what the call is about.
             more: a scope that the call needs besides.
 
         Raises:
@@ -304,7 +229,7 @@ class Caller:
         self._generation, self._job = self._guard.generation, None
         if not self._guard.is_open:
             self.identity = self._guard.identify(self._digest, self._names)
-            self._usage = self._guard.usage(self.identity)
+            self.usage = self._guard.usage(self.identity)
         self.identity.check_scope(self._call, _SCOPES[self._call])
 
 
@@ -354,3 +279,86 @@ def _refuse_blank(path: Path) -> None:
         raise TokensFileError(f"the tokens file {path} cannot be read: {failed.strerror}") from failed
     if blank:
         raise TokensFileError(f"the tokens file {path} is empty; to remove all clients, leave a comment in it")
+
+
+@dataclass(frozen=True)
+class Security:
+    """Protection of a server or a relay. Without any, it serves anybody who can connect.
+
+    Args:
+        tls_cert: the file of its certificate (PEM); "": no TLS.
+        tls_key: the file of the key.
+        tls_client_ca: the authorities of the clients' certificates, which every client has to show; "": none has to.
+        tokens: the tokens file; "": none.
+        insecure: listen beyond this machine without TLS, or without knowing the clients.
+        prefix: what the options' names begin with, for messages.
+
+    Raises:
+        ValueError: an option lacks the one that it belongs to.
+
+    >>> Security(tls_cert="server.pem")
+    Traceback (most recent call last):
+    ValueError: --tls-cert and --tls-key belong together: give both, or neither
+    """
+
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    tokens: str = ""
+    insecure: bool = False
+    prefix: str = "--"
+
+    def __post_init__(self) -> None:
+        cert, key, client_ca = (f"{self.prefix}{name}" for name in ("tls-cert", "tls-key", "tls-client-ca"))
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError(f"{cert} and {key} belong together: give both, or neither")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ValueError(f"{client_ca} needs {cert} and {key}: clients show certificates in TLS only")
+
+    def check_exposed(self, listen: str, what: str = "calls") -> None:
+        """Refuse to listen beyond this machine without protection.
+
+        Args:
+            listen: ``HOST:PORT`` or ``unix:PATH``.
+            what: what is served there, for the message.
+
+        Raises:
+            ValueError: it would.
+        """
+        if self.insecure or is_local(listen):
+            return
+        try:
+            host_and_port(listen)
+        except ValueError:
+            return  # who binds it refuses the form
+        own = self.prefix
+        missing = [] if self.tls_cert else [f"TLS ({own}tls-cert FILE {own}tls-key FILE)"]
+        if not self.tokens and not self.tls_client_ca:
+            missing.append(f"clients ({own}tokens FILE, or {own}tls-client-ca FILE)")
+        if missing:
+            raise ValueError(
+                f"{listen} is beyond this machine, and to serve {what} there needs {' and '.join(missing)}; "
+                "docs/howto/security.md has the five commands. If the network protects it, allow it with --insecure"
+            )
+
+    @cached_property
+    def guard(self) -> Guard:
+        """Return who may call.
+
+        Raises:
+            ValueError: the tokens file cannot be used.
+        """
+        return Guard(Path(self.tokens) if self.tokens else None, bool(self.tls_client_ca))
+
+    @cached_property
+    def certificate(self) -> Certificate | None:
+        """The certificate; None without TLS.
+
+        Raises:
+            ValueError: it cannot be used.
+        """
+        if not self.tls_cert:
+            return None
+        return Certificate(
+            Path(self.tls_cert), Path(self.tls_key), Path(self.tls_client_ca) if self.tls_client_ca else None
+        )

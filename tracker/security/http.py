@@ -20,9 +20,9 @@ from tracker.contract.refusal import Refused
 from tracker.web.listening import listening
 from tracker.wire.addresses import is_local
 
-from .certificates import Certificate
 from .guard import Caller, Guard
 from .identities import METRICS, PAGE, DeniedError
+from .transport import Certificate
 
 _CALLER: Final = "tracker.caller"  #: where the scope of a request has its `Caller`
 _STATUS: Final = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}

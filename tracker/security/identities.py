@@ -79,9 +79,7 @@ class Identity:
 
     Args:
         name: as operators call it; logs have it.
-        scopes: what it may do.
         jobs: globs of the jobs' names with which it may do that.
-        quotas: how much it may ask for.
 
     >>> shop = Identity("shop", frozenset({Scope.REPORT}), ("shop", "shop.*"))
     >>> shop.may_touch("shop.2of3"), shop.may_touch("mail")
@@ -113,10 +111,6 @@ class Identity:
     def check_scope(self, call: str, needed: Scope | None) -> None:
         """Refuse a call that needs a scope that this client does not have.
 
-        Args:
-            call: the call, for the message.
-            needed: the scope; None: none.
-
         Raises:
             Refused: ``PERMISSION_DENIED``.
         """
@@ -145,9 +139,6 @@ class Identity:
 
     def check_all_jobs(self, call: str) -> None:
         """Refuse a call that concerns all jobs to a client that may not touch each of them.
-
-        Args:
-            call: the call, for the message.
 
         Raises:
             Refused: ``PERMISSION_DENIED``.

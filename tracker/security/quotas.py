@@ -1,4 +1,4 @@
-"""Quotas of a client: rates as token buckets, and numbers. Pure arithmetic: the time is an argument.
+"""Quotas of a client: rates as token buckets, and numbers.
 
 A bucket holds what a rate gives in two seconds, so short bursts pass. What is taken may exceed what the bucket holds:
 then it is in debt, and gives nothing until the debt is paid. So a large report passes as a whole, and the rate holds on
@@ -7,14 +7,17 @@ average.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
 from tracker.contract.refusal import Refusal, Refused
 
 _BURST_S: Final = 2.0
+_HOLD_S: Final = 1.0  # the longest time for which the answer to a client beyond its quota is held back
+_MOST_HELD: Final = 20  # answers to one client that are held back at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,82 +76,59 @@ class Bucket:
 
 
 class Usage:
-    """Use of its quotas by one client.
+    """Use of its quotas by one client. What takes too much is refused: ``QUOTA``, with the time until a retry.
 
     Args:
         client: its name, for messages.
-        now: the time, in seconds.
+        now: a monotonic clock, in seconds.
     """
 
-    def __init__(self, client: str, quotas: Quotas, now: float) -> None:
+    def __init__(self, client: str, quotas: Quotas, now: Callable[[], float]) -> None:
         self._client = client
+        self._now = now
         self.watchers = 0
-        self.held = 0  #: refusals that are held back
-        self.use(quotas, now)
+        self._held = 0  # refusals that are held back
+        self.use(quotas)
 
-    def use(self, quotas: Quotas, now: float) -> None:
-        """Go on with other quotas: the buckets are new, and what lasts is still counted.
-
-        Args:
-            now: the time, in seconds.
-        """
+    def use(self, quotas: Quotas) -> None:
+        """Go on with other quotas: the buckets are new, and what lasts is still counted."""
         self.quotas = quotas
         self._buckets = {
-            name: Bucket(rate, now)
+            name: Bucket(rate, self._now())
             for name in ("calls_per_second", "entries_per_second", "names_per_second")
             if (rate := getattr(quotas, name)) is not None
         }
 
-    def take_call(self, now: float) -> None:
-        """Count a call, or a report of a stream.
+    def take_call(self) -> None:
+        """Count a call, or a report of a stream."""
+        self._take("calls_per_second", 1)
 
-        Raises:
-            Refused: ``QUOTA``, with the time after which the call can be made again.
-        """
-        self._take("calls_per_second", 1, now)
+    def take_entries(self, entries: int) -> None:
+        """Count the entries of a report."""
+        self._take("entries_per_second", entries)
 
-    def take_entries(self, entries: int, now: float) -> None:
-        """Count the entries of a report.
-
-        Raises:
-            Refused: ``QUOTA``.
-        """
-        self._take("entries_per_second", entries, now)
-
-    def take_names(self, new: int, open_substreams: int, now: float) -> None:
+    def take_names(self, new: int, open_substreams: Callable[[], int]) -> None:
         """Count substreams that a report names for the first time.
 
         Args:
-            open_substreams: how many its job has besides.
-            now: the time, in seconds.
-
-        Raises:
-            Refused: ``QUOTA``.
+            open_substreams: returns how many its job has besides.
         """
         if not new:
             return
         most = self.quotas.open_substreams
-        if most is not None and open_substreams + new > most:
-            raise exceeded(
-                f"quota open_substreams={most} of client {self._client!r} exceeded: its job would have "
-                f"{open_substreams + new}; end substreams first, or raise the quota in the server's tokens file",
-                1.0,
+        if most is not None and (already := open_substreams()) + new > most:
+            raise self._exceeded(
+                f"open_substreams={most}", f"its job would have {already + new}; end substreams first", 1.0
             )
-        self._take("names_per_second", new, now)
+        self._take("names_per_second", new)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Count a watch, a wait or a stream of reports while the context lasts.
-
-        Raises:
-            Refused: ``QUOTA``.
-        """
+        """Count a watch, a wait or a stream of reports while the context lasts."""
         most = self.quotas.watchers
         if most is not None and self.watchers >= most:
-            raise exceeded(
-                f"quota watchers={most} of client {self._client!r} exceeded: it has as many watches, waits and streams "
-                f"under way; end some, or raise the quota in the server's tokens file",
-                1.0,
+            raise self._exceeded(
+                f"watchers={most}", "it has as many watches, waits and streams under way; end some", 1.0
             )
         self.watchers += 1
         try:
@@ -156,21 +136,47 @@ class Usage:
         finally:
             self.watchers -= 1
 
-    def _take(self, name: str, amount: float, now: float) -> None:
+    @asynccontextmanager
+    async def calling(self, lasts: bool) -> AsyncIterator[None]:
+        """Count a call while the context lasts. A refusal by a quota is held back a while: see `hold`.
+
+        Args:
+            lasts: whether the call is a watch, a wait or a stream.
+        """
+        try:
+            self.take_call()
+            with self.watching() if lasts else nullcontext():
+                yield
+        except Refused as refused:
+            await self.hold(refused)
+            raise
+
+    async def hold(self, refused: Refused) -> None:
+        """Wait before a client is told that it is beyond a quota, if it is.
+
+        A client that floods and does not obey the answer would be answered thousands of times a second, which costs all
+        others more than its calls. Only a few answers of a client are held at a time.
+        """
+        is_bound = refused.reason == Refusal.QUOTA and self.quotas != UNBOUNDED
+        if not is_bound or refused.retry_after is None or self._held >= _MOST_HELD:
+            return
+        self._held += 1
+        try:
+            pause = min(refused.retry_after, _HOLD_S)
+            await asyncio.sleep(pause)
+            refused.retry_after -= pause
+        finally:
+            self._held -= 1
+
+    def _take(self, name: str, amount: float) -> None:
         bucket = self._buckets.get(name)
-        if bucket is not None and (wait := bucket.take(amount, now)):
-            raise exceeded(
-                f"quota {name}={getattr(self.quotas, name):g} of client {self._client!r} exceeded; "
-                f"retry in {wait:.3g} s, ask for less, or raise the quota in the server's tokens file",
-                wait,
-            )
+        if bucket is not None and (wait := bucket.take(amount, self._now())):
+            raise self._exceeded(f"{name}={getattr(self.quotas, name):g}", f"retry in {wait:.3g} s, ask for less", wait)
 
-
-def exceeded(detail: str, wait: float) -> Refused:
-    """Return the refusal of what a quota does not allow now.
-
-    Args:
-        detail: which quota, and what to do.
-        wait: the seconds after which the caller may try again.
-    """
-    return Refused(Refusal.QUOTA, detail, retry_after=wait)
+    def _exceeded(self, quota: str, advice: str, wait: float) -> Refused:
+        return Refused(
+            Refusal.QUOTA,
+            f"quota {quota} of client {self._client!r} exceeded: {advice}, or raise the quota in the server's tokens "
+            "file",
+            retry_after=wait,
+        )

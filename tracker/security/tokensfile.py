@@ -204,7 +204,6 @@ def entry(name: str, token: str, scopes: Sequence[str], jobs: Sequence[str]) -> 
 
     Args:
         token: its token, of which only the hash is in the entry.
-        scopes: what it may do.
         jobs: globs of the jobs' names.
 
     Raises:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tracker.contract.commands import Command, Commit, DefineJob, Drain, OpenProducer, Report, Subscribe
 from tracker.contract.promises import Expect, Frontier
+from tracker.contract.refusal import Refusal
 from tracker.contract.status import Counts
-from tracker.core import Prepared, Tracker
+from tracker.core import Prepared, Refused, Tracker
 
+from .lanes import Lanes
 from .limits import Limits
 
 
@@ -32,24 +35,35 @@ class _Waiting:
 
 
 class Admission:
-    """Checker of commands against the state and the pending commands. Check a job's commands in the job's lane."""
+    """Checker of commands against the state and the pending commands."""
 
-    def __init__(self, tracker: Tracker, limits: Limits) -> None:
+    def __init__(self, tracker: Tracker, lanes: Lanes, limits: Limits) -> None:
         self._tracker = tracker
+        self._lanes = lanes
         self._limits = limits
         self._waiting: dict[str, _Waiting] = {}
         self._defining: Counter[str] = Counter()
         self._drains = 0
 
-    def prepare(self, command: Command) -> Prepared:
-        """Refuse a command that the core would refuse, or that would exceed a limit.
-
-        Args:
-            command: what the caller asks for.
+    async def prepare(self, command: Command) -> Prepared:
+        """Prepare a command in its job's lane; refuse one that the core would refuse, or that would exceed a limit.
 
         Raises:
             Refused: for the core's reasons, and ``LIMIT``.
         """
+        try:
+            return await self._in_lane(command)
+        except Refused as refused:
+            # An earlier command of the same caller may change that, except if the message itself is wrong.
+            if refused.reason == Refusal.MALFORMED or not await self._settled(command.job):
+                raise
+        return await self._in_lane(command)
+
+    async def _in_lane(self, command: Command) -> Prepared:
+        found = self._lanes.run(command.job, partial(self._prepare, command), partial(_size, command))
+        return await found if isinstance(found, asyncio.Future) else found
+
+    def _prepare(self, command: Command) -> Prepared:
         prepared = self._tracker.prepare(command)
         new = prepared.new
         check, job = self._limits.check, command.job
@@ -136,7 +150,7 @@ class Admission:
         if not waiting.count:
             del self._waiting[command.job]
 
-    async def settled(self, job: str) -> bool:
+    async def _settled(self, job: str) -> bool:
         """Wait until the commands that are pending for a job now are carried out; return False if there were none."""
         waiting = self._waiting.get(job)
         if waiting is None:
@@ -149,7 +163,6 @@ def check_capacity(tracker: Tracker, command: Command, limits: Limits, new: int)
     """Refuse a command for which there is no room.
 
     Args:
-        command: what the caller asks for.
         new: how many substreams the command names for the first time; 1 is enough for "some".
 
     Raises:
@@ -221,3 +234,12 @@ def _check_promises(tracker: Tracker, command: Report | Commit, limits: Limits) 
         if new:
             wanted = (job.scopes + new) * max(1, job.fronts)
             limits.check("max_scope_frontiers", wanted, "promise frontiers for every scope")
+
+
+def _size(command: Command) -> int:
+    """Return the cost of checking a command, in rows."""
+    if isinstance(command, Report):
+        return len(command.xor) // 10 + len(command.names) + len(command.substream_ids) + len(command.promises)
+    if isinstance(command, DefineJob):
+        return 4 * len(command.spec.segments) + len(command.spec.fronts)
+    return 0

@@ -13,49 +13,47 @@ import logging
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
-import grpc
-import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from starlette.middleware import Middleware
 
 import tracker
 from tracker.journal import Journal, JournalGoneError, JournalLockedError
 from tracker.page.application import Page
 from tracker.security.audit import Audit
-from tracker.security.certificates import Certificate
+from tracker.security.guard import Security
 from tracker.security.http import HttpGuard, JobAccess, serving
-from tracker.security.settings import Security
+from tracker.security.transport import Transport, add_port, cannot_listen
 from tracker.web.application import application
 from tracker.web.listening import CannotListenError
-from tracker.wire.addresses import host_and_port
+from tracker.wire.addresses import UNIX, host_and_port
 
 from . import replayable
+from .administration import Administration, HandOver
+from .admission import Admission
+from .calls import Calls
 from .clock import Clock
-from .handover import HandOver
-from .inventory import Inventory
-from .joblabels import JobLabels
+from .inventory import Inventory, Surveys
 from .lanes import TURN_S, Lanes
 from .leading import Leadership
 from .limits import Limits
-from .measures import Measures
+from .lookups import Lookups
+from .measures import JobLabels, Measures
 from .metrics import Metrics, ServingMetrics
 from .notices import Notices
 from .owning import own
 from .pagesource import PageSource
 from .processmemory import collect_garbage_rarely, return_large_blocks
 from .readiness import Readiness
-from .replayable import Followed
-from .sequencer import Sequencer
+from .replayable import Followed, RecoveredState
+from .sequencer import JournalHealth, Sequencer
 from .service import SERVICE, Service
-from .surveys import Surveys
+from .snapshots import Snapshots
 from .ticking import Ticker
-from .turns import Notifier, Turns
 from .watching import Readers
 
 __all__ = ["CannotListenError", "Options", "Started", "run", "serve"]
@@ -76,7 +74,7 @@ class Options:
     False
     """
 
-    listen: str = "127.0.0.1:7654"  #: HOST:PORT; port 0 picks one
+    listen: str = "127.0.0.1:7654"  #: HOST:PORT, where port 0 picks one; or unix:PATH
     journal: str = "sqlite:tracker.db"  #: ``memory``, ``sqlite:PATH``, …: see `tracker.journal.open_journal`
     retention_s: int = 24 * 3600  #: seconds that ended substreams and events are kept, for jobs without a retention
     snapshot_bytes: int = 256 << 20  #: bytes that are journaled between two snapshots, at least
@@ -99,8 +97,7 @@ class Options:
 class Started:
     """A server that is ready."""
 
-    host: str  #: as in `Options.listen`
-    port: int  #: the port on which it listens
+    address: str  #: where it listens, as callers have to name it
     #: Carries out the timers that are due, waits until they have taken effect, and returns when the next one is due. To
     #: be awaited on the server's loop, by callers whose clock is not the machine's.
     tick: Callable[[], Awaitable[int | None]]
@@ -110,13 +107,10 @@ class Started:
 async def serve(options: Options) -> bool:
     """Serve until SIGTERM or SIGINT, or until the journal was handed to a standby; return whether it was.
 
-    Print ``listening on HOST:PORT`` when ready.
+    Print ``listening on ADDRESS`` when ready.
 
     With `options.metrics`, a second line has ``metrics on http://HOST:PORT``. That address answers from the beginning:
     while the journal is read, `/readyz` tells that the server is not ready yet.
-
-    Args:
-        options: where to listen, which journal to use, and the limits.
 
     Raises:
         ValueError: `options.listen`, `options.metrics` or `options.journal` has a wrong form; the tokens file or the
@@ -133,7 +127,7 @@ async def serve(options: Options) -> bool:
 
     def ready(started: Started) -> None:
         gc.freeze()  # the recovered state lives on: the garbage collector need not scan it again and again
-        print(f"listening on {started.host}:{started.port}", flush=True)
+        print(f"listening on {started.address}", flush=True)
         if started.metrics:
             print(f"metrics on {started.metrics}", flush=True)
 
@@ -155,7 +149,6 @@ async def run(
     Signals, stdout and other settings of the process stay as they are.
 
     Args:
-        options: as for `serve`.
         stop: set on the running loop, it stops the server.
         ready: called once when the server accepts calls.
         wall: the machine's clock, in ns since the Unix epoch.
@@ -164,216 +157,241 @@ async def run(
     Raises:
         ValueError, CannotListenError, tracker.journal.JournalError: as for `serve`.
     """
-    options.security.check_exposed(options.listen)
-    if options.metrics:
-        options.security.check_exposed(options.metrics, "the status page and the metrics")
-    guard, certificate = options.security.guard, options.security.certificate
-    host_and_port(options.listen)
-    if not options.standby:  # which may take over the address, too
-        await asyncio.to_thread(_check_free, options.listen)
-    readiness = Readiness()
-    metrics = Metrics(readiness)
-    source = PageSource(options.journal.partition(":")[0])
-    async with AsyncExitStack() as stack:
-        stack.callback(asyncio.create_task(guard.follow()).cancel)  # also while it recovers, or stands by
-        url = ""
+    return await _Server(options, stop, ready, wall, elapsed).run()
+
+
+class _Server:
+    """A server's process, with one journal after the other while it stands by."""
+
+    def __init__(
+        self,
+        options: Options,
+        stop: asyncio.Event,
+        ready: Callable[[Started], None],
+        wall: Callable[[], int],
+        elapsed: Callable[[], int],
+    ) -> None:
+        self._options = options
+        self._stop = stop
+        self._ready = ready
+        self._wall = wall
+        self._elapsed = elapsed
+        self.readiness = Readiness()
+        self.metrics = Metrics(self.readiness)
+        self.source = PageSource(options.journal.partition(":")[0])
+        self.audit: Audit | None = None
+        self._url = ""
+
+    async def run(self) -> bool:
+        """Serve until the server is stopped, or has handed over its journal; return whether it has."""
+        options = self._options
+        options.security.check_exposed(options.listen)
         if options.metrics:
-            page = Page(source, JobAccess())
-            guarded = Middleware(HttpGuard, guard=guard, listen=options.metrics)
-            routes = page.routes() if options.page else ()
-            site = application(metrics.scrape, readiness.missing, routes, [guarded], lambda: readiness.is_standby)
-            url = await stack.enter_async_context(serving(site, options.metrics, certificate))
-            stack.callback(page.close)
-        audit = Audit(options.audit, lambda: wall() / 1e9) if options.audit else None
+            options.security.check_exposed(options.metrics, "the status page and the metrics")
+        if not options.listen.startswith(UNIX):
+            host_and_port(options.listen)
+            if not options.standby:  # which may take over the address, too
+                await asyncio.to_thread(_check_free, options.listen)
+        async with AsyncExitStack() as stack:
+            # Also while it recovers, or stands by.
+            stack.callback(asyncio.create_task(options.security.guard.follow()).cancel)
+            if options.metrics:
+                await self._show(stack)
+            if options.audit:
+                self.audit = Audit(options.audit, lambda: self._wall() / 1e9)
+            return await self._own_and_serve()
+
+    async def _show(self, stack: AsyncExitStack) -> None:
+        """Serve the metrics and the page, until the stack is closed."""
+        security, listen = self._options.security, self._options.metrics
+        page = Page(self.source, JobAccess())
+        guarded = Middleware(HttpGuard, guard=security.guard, listen=listen)
+        routes = page.routes() if self._options.page else ()
+        readiness = self.readiness
+        site = application(self.metrics.scrape, readiness.missing, routes, [guarded], lambda: readiness.is_standby)
+        self._url = await stack.enter_async_context(serving(site, listen, security.certificate))
+        stack.callback(page.close)
+
+    async def _own_and_serve(self) -> bool:
+        options = self._options
         while True:
-            journal, followed = await own(options.journal, options.standby, stop, readiness, options.accept_loss)
+            journal, followed = await own(
+                options.journal, options.standby, self._stop, self.readiness, options.accept_loss
+            )
             if journal is None:
                 return False
-            if readiness.is_standby:  # a loss that came after the operator's decision is none that was accepted
+            if self.readiness.is_standby:  # a loss that came after the operator's decision is none that was accepted
                 options = replace(options, accept_loss=False)
             with closing(journal):
-                readiness.recovering()
+                self.readiness.recovering()
                 try:
-                    return await _run(
-                        options, journal, followed, stop, ready, wall, elapsed, readiness, source, metrics, url, audit
-                    )
+                    return await self._serve(options, journal, followed)
                 except JournalLockedError as error:  # another standby was quicker
                     if not options.standby:
                         raise
                     log.info("standing by again: %s", error)
 
+    async def _serve(self, options: Options, journal: Journal, followed: Followed | None) -> bool:
+        # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
+        recovered = await asyncio.to_thread(
+            replayable.recover,
+            journal,
+            options.retention_s * 1_000_000_000,
+            self._wall(),
+            options.accept_loss,
+            options.set_aside,
+            followed,
+        )
+        clock = Clock(recovered.state.at, self._wall, self._elapsed)
+        leader = _Leader(self, options, recovered, clock, self._stop)
+        certificate = options.security.certificate
+        address = add_port(leader.transport.server, options.listen, certificate)
+        await leader.start()
+        log.info(
+            "serving",
+            extra={
+                "version": tracker.__version__,
+                "journal": options.journal,
+                "address": address,
+                "tls": certificate is not None,
+                "open": options.security.guard.is_open,
+                **({"metrics": self._url} if self._url else {}),
+            },
+        )
+        self._ready(Started(address, leader.ticker.tick_due, self._url))
+        await self._stop.wait()
+        log.info("stopping")
+        handed_over = await leader.stop()
+        log.info("stopped")
+        return handed_over
 
-async def _run(
-    options: Options,
-    journal: Journal,
-    followed: Followed | None,
-    stop: asyncio.Event,
-    ready: Callable[[Started], None],
-    wall: Callable[[], int],
-    elapsed: Callable[[], int],
-    readiness: Readiness,
-    source: PageSource,
-    metrics: Metrics,
-    url: str,
-    audit: Audit | None,
-) -> bool:
-    guard, certificate = options.security.guard, options.security.certificate
-    # In a thread, so that the event loop answers meanwhile that the server lives, and is not ready.
-    state, number = await asyncio.to_thread(
-        replayable.recover,
-        journal,
-        options.retention_s * 1_000_000_000,
-        wall(),
-        options.accept_loss,
-        options.set_aside,
-        followed,
-    )
-    clock = Clock(state.at, wall, elapsed)
-    lanes, turns = Lanes(), Turns()
-    notifier = Notifier(turns)
-    readers = Readers(state.tracker, lanes, notifier, turns, options.limits)
-    surveys = Surveys(state.tracker, lanes)
-    source.attach(state.tracker, readers, surveys)
-    notices = Notices(state.tracker)
-    labels = JobLabels(options.limits.max_metric_jobs, lambda job: state.tracker.find(job) is not None)
-    measures = Measures(labels, state.tracker.find)
-    measures.began(state.tracker.jobs())
-    health_service = health.aio.HealthServicer()
-    tasks: set[asyncio.Task[None]] = set()
 
-    def news(job: str, at: int) -> None:
-        readers.news(job)
-        notices.news(job)
-        measures.news(job, (clock.now() - at) / 1e9)
+class _Leader:
+    """A server that has a journal: all that answers, from the state that was recovered.
 
-    def works(works: bool) -> None:
-        readiness.journal_works(works)
-        if not stop.is_set():
-            task = asyncio.create_task(_set_health(health_service, works))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+    Args:
+        stop: set when the server is to stop, by this one too.
+    """
 
-    sequencer = Sequencer(
-        state, lanes, journal, number, options.limits, clock, news, works, options.snapshot_bytes, measures
-    )
-    leadership = Leadership(journal, readers.send_away)
-    hand_over = HandOver(journal, sequencer, stop)
-    service = Service(
-        state.tracker,
-        sequencer,
-        lanes,
-        readers,
-        options.limits,
-        notices,
-        journal.name,
-        measures,
-        guard,
-        audit,
-        leadership,
-        hand_over,
-    )
-    names = options.limits.max_metric_names
-    inventory = Inventory(state.tracker, lanes, readers, surveys, names + 1)
-    metrics.serves(ServingMetrics(measures, labels, inventory, names, clock, sequencer, service, readers))
-    calls = options.limits.max_calls + options.limits.max_watchers + options.limits.max_report_streams
-    server = grpc.aio.server(
-        options=[
-            ("grpc.so_reuseport", 0),  # with it, two servers on one port would each get a part of the callers
-            # The server refuses a message above the limit with a reason; the transport refuses a much larger one.
-            ("grpc.max_receive_message_length", options.limits.max_message_bytes + _SLACK),
-            ("grpc.max_send_message_length", -1),
-            # gRPC bounds the calls that wait to be accepted by 1,000 and 3,000. Beyond that it answers with a bare
-            # CANCELLED, and not always. Our limits refuse with a reason.
-            ("grpc.server.max_pending_requests", calls),
-            ("grpc.server.max_pending_requests_hard_limit", 2 * calls),
-            ("grpc.max_concurrent_streams", options.limits.max_connection_streams),
-            # Watchers may ping often, to find out whether a silent server is still there.
-            ("grpc.http2.min_ping_interval_without_data_ms", 500),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
-            ("grpc.keepalive_permit_without_calls", 1),
-            # The server closes the connection of a watcher whose machine is gone.
-            ("grpc.keepalive_time_ms", 60_000),
-            ("grpc.keepalive_timeout_ms", 20_000),
-            ("grpc.http2.ping_timeout_ms", 20_000),
-            # The server closes a connection that nobody uses after a while.
-            ("grpc.max_connection_idle_ms", 600_000),
-            ("grpc.server_handshake_timeout_ms", 10_000),
-        ]
-    )
-    server.add_generic_rpc_handlers((service.handlers(),))
-    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-    if options.reflection:
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    host, port = _bind(server, options.listen, certificate)
-    gone: list[JournalGoneError] = []
+    def __init__(
+        self, server: _Server, options: Options, recovered: RecoveredState, clock: Clock, stop: asyncio.Event
+    ) -> None:
+        state, journal, limits = recovered.state.tracker, recovered.journal, options.limits
+        self._journal = journal
+        self._readiness = server.readiness
+        self._clock = clock
+        self._stop = stop
+        self._gone: JournalGoneError | None = None
+        self._lanes = lanes = Lanes()
+        self._readers = Readers(state, lanes, limits)
+        self._notices = Notices(state)
+        surveys = Surveys(state, lanes)
+        labels = JobLabels(limits.max_metric_jobs, lambda job: state.find(job) is not None)
+        self._measures = Measures(labels, state.find)
+        self._measures.began(state.jobs())
+        health = JournalHealth(self._works, self._measures)
+        snapshots = Snapshots(journal, self._measures, options.snapshot_bytes)
+        self._sequencer = Sequencer(recovered, lanes, limits, clock, health, snapshots, self._news)
+        self._leadership = Leadership(journal, self._readers.send_away)
+        self._hand_over = HandOver(journal, self._sequencer, stop)
+        calls = Calls(limits, options.security.guard, server.audit, self._leadership, self._measures)
+        self._service = Service(
+            calls,
+            Admission(state, lanes, limits),
+            self._sequencer,
+            self._readers,
+            self._notices,
+            Lookups(state, self._readers, calls.intake, limits, journal.name),
+            Administration(calls, self._sequencer, self._hand_over, journal.name),
+        )
+        largest = limits.max_message_bytes + _SLACK  # up to it, the server refuses a message with a reason
+        self.transport = Transport(SERVICE, self._service.handlers(), largest, _connections(limits))
+        if options.reflection:
+            self.transport.reflect()
+        self.ticker = Ticker(state, self._sequencer, lanes, clock, self._notices)
+        self._tasks: set[asyncio.Task[None]] = set()
+        inventory = Inventory(state, lanes, self._readers, surveys, limits.max_metric_names)
+        server.source.attach(state, self._readers, surveys)
+        server.metrics.serves(
+            ServingMetrics(self._measures, labels, inventory, clock, self._sequencer, calls.intake, self._readers)
+        )
 
-    def leave(error: JournalGoneError) -> None:
+    # ---------------------------------------------------------------- what it learns
+
+    def _news(self, job: str, at: int) -> None:
+        self._readers.news(job)
+        self._notices.news(job)
+        self._measures.news(job, (self._clock.now() - at) / 1e9)
+
+    def _works(self, works: bool) -> None:
+        self._readiness.journal_works(works)
+        if not self._stop.is_set():
+            task = asyncio.create_task(self.transport.set_health(works))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _leave(self, error: JournalGoneError) -> None:
         log.error("this server cannot continue: %s", error)
-        gone.append(error)
-        sequencer.leave()
-        stop.set()
+        self._gone = self._gone or error
+        self._sequencer.leave()
+        self._stop.set()
 
-    loop = asyncio.get_running_loop()
+    # ---------------------------------------------------------------- its life
 
-    def leave_soon(error: JournalGoneError) -> None:
-        loop.call_soon_threadsafe(leave, error)
+    async def start(self) -> None:
+        """Accept calls."""
+        loop, readers = asyncio.get_running_loop(), self._readers
 
-    journal.when_gone(leave_soon)
-    sequencer.start()
-    ticker = Ticker(state.tracker, sequencer, lanes, clock, notices)
-    ticking = asyncio.create_task(ticker.run())
-    following = asyncio.create_task(leadership.follow(lambda: readers.waits > 0 or bool(readers.watches)))
-    await server.start()
-    await _set_health(health_service, True)
-    readiness.serving()
-    place = {"metrics": url} if url else {}
-    log.info(
-        "serving",
-        extra={
-            "version": tracker.__version__,
-            "journal": options.journal,
-            "port": port,
-            "tls": certificate is not None,
-            "open": guard.is_open,
-            **place,
-        },
-    )
-    ready(Started(host, port, ticker.tick_due, url))
-    await stop.wait()
-    log.info("stopping")
-    readiness.stopping()
-    await health_service.enter_graceful_shutdown()
-    following.cancel()
-    ticking.cancel()
-    with suppress(asyncio.CancelledError):
-        await ticking
-    readers.stop()
-    service.stop()
-    await server.stop(0 if gone else hand_over.grace_s)
-    await sequencer.stop(keep_snapshot=not hand_over.asked)
-    leadership.close()
-    lanes.close()
-    if gone:
-        raise gone[0]
-    await hand_over.finish()
-    log.info("stopped")
-    return hand_over.asked
+        def leave_soon(error: JournalGoneError) -> None:
+            loop.call_soon_threadsafe(self._leave, error)
+
+        self._journal.when_gone(leave_soon)
+        self._sequencer.start()
+        self._ticking = asyncio.create_task(self.ticker.run())
+        self._following = asyncio.create_task(
+            self._leadership.follow(lambda: readers.waits > 0 or bool(readers.watches))
+        )
+        await self.transport.start()
+        self._readiness.serving()
+
+    async def stop(self) -> bool:
+        """Finish what was accepted, and release the journal; return whether it was handed over.
+
+        Raises:
+            tracker.journal.JournalGoneError: the journal was no longer this server's.
+        """
+        self._readiness.stopping()
+        await self.transport.leave()
+        self._following.cancel()
+        self._ticking.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._ticking
+        self._readers.stop()
+        self._service.stop()
+        await self.transport.stop(0 if self._gone else self._hand_over.grace_s)
+        # A program that ends lets no thread begin any more, so the tracker in it leaves no snapshot.
+        ends = not threading.main_thread().is_alive()
+        await self._sequencer.stop(keep_snapshot=not (self._hand_over.asked or ends))
+        self._leadership.close()
+        self._lanes.close()
+        if self._gone is not None:
+            raise self._gone
+        await self._hand_over.finish()
+        return self._hand_over.asked
 
 
-async def _set_health(service: health.aio.HealthServicer, works: bool) -> None:
-    status = health_pb2.HealthCheckResponse.SERVING if works else health_pb2.HealthCheckResponse.NOT_SERVING
-    for name in ("", SERVICE):
-        await service.set(name, status)
-
-
-def _bind(server: grpc.aio.Server, listen: str, certificate: Certificate | None) -> tuple[str, int]:
-    host, _ = host_and_port(listen)
-    try:
-        if certificate is None:
-            return host, server.add_insecure_port(listen)
-        return host, server.add_secure_port(listen, certificate.credentials())
-    except RuntimeError as error:
-        raise _cannot_listen(listen) from error
+def _connections(limits: Limits) -> list[tuple[str, int]]:
+    calls = limits.max_calls + limits.max_watchers + limits.max_report_streams
+    return [
+        # gRPC bounds the calls that wait to be accepted by 1,000 and 3,000. Beyond that it answers with a bare
+        # CANCELLED, and not always. Our limits refuse with a reason.
+        ("grpc.server.max_pending_requests", calls),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * calls),
+        ("grpc.max_concurrent_streams", limits.max_connection_streams),
+        # The server closes a connection that nobody uses after a while.
+        ("grpc.max_connection_idle_ms", 600_000),
+        ("grpc.server_handshake_timeout_ms", 10_000),
+    ]
 
 
 def _check_free(listen: str) -> None:
@@ -382,7 +400,7 @@ def _check_free(listen: str) -> None:
     try:
         places = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise _cannot_listen(listen) from error
+        raise cannot_listen(listen) from error
     for family, *_, place in places:
         try:
             with socket.socket(family, socket.SOCK_STREAM) as tried:
@@ -392,10 +410,4 @@ def _check_free(listen: str) -> None:
         except OSError as error:
             if error.errno == errno.EAFNOSUPPORT:  # gRPC listens at [::] where there is only IPv4, too
                 return
-    raise _cannot_listen(listen)
-
-
-def _cannot_listen(listen: str) -> CannotListenError:
-    return CannotListenError(
-        f"cannot listen on {listen}; check that no other server uses it and that the host is this machine"
-    )
+    raise cannot_listen(listen)

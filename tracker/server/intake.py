@@ -1,4 +1,4 @@
-"""Incoming requests: received one by one, bounded over all callers together, and parsed in turns.
+"""Requests of callers: received one by one, bounded over all callers together, and parsed in turns.
 
 gRPC has a message in memory before the server can look at it, and does not announce its size. So the server watches
 its own memory. Large requests arrive slowly. While many requests are slow and the process grows by more than half of
@@ -9,12 +9,11 @@ request is carried out.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,12 +25,14 @@ from tracker.contract.bounds import check_bounds
 from tracker.contract.commands import Command
 from tracker.contract.refusal import Refusal
 from tracker.core import Refused
+from tracker.security.guard import Caller
 from tracker.wire import codec
 from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
 from . import wirecounts
 from .limits import Limits
+from .processmemory import resident_bytes, return_free_memory
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, Message]"
 
@@ -63,8 +64,8 @@ class _Reception:
 class Intake:
     """Receiver of requests that makes commands of them, within the limits.
 
-    Args:
-        turn_away: ends a call with a refusal.
+    Attributes:
+        under_way: how many calls and streams of reports are, by their limits.
     """
 
     def __init__(self, limits: Limits, turn_away: Callable[[Context, Exception], Awaitable[None]]) -> None:
@@ -72,16 +73,11 @@ class Intake:
         self._turn_away = turn_away
         self._receptions: dict[Context, _Reception] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._calls = 0
+        self.under_way = Counter[str]()
         self._bytes = 0
         self._threads = ThreadPoolExecutor(_THREADS, "intake")
         self._trimmed = 0.0
         self._uncounted = wirecounts.least_limit(limits)  # bytes: a request of this size cannot exceed any limit
-
-    @property
-    def calls(self) -> int:
-        """Return how many counted calls are under way."""
-        return self._calls
 
     # ---------------------------------------------------------------- receiving
 
@@ -118,19 +114,30 @@ class Intake:
             if len(data) > _TRIM:
                 self._trim()
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
+    def call(self) -> AbstractContextManager[None]:
         """Count a call while it is under way.
 
         Raises:
             Refused: ``LIMIT``: too many calls are under way.
         """
-        self._limits.check("max_calls", self._calls + 1, _LATER)
-        self._calls += 1
+        return self._counted("max_calls", _LATER)
+
+    def report_stream(self) -> AbstractContextManager[None]:
+        """Count a stream of reports while it is under way.
+
+        Raises:
+            Refused: ``LIMIT``: too many of them are under way.
+        """
+        return self._counted("max_report_streams", "use fewer report streams")
+
+    @contextmanager
+    def _counted(self, limit: str, remedy: str) -> Iterator[None]:
+        self._limits.check(limit, self.under_way[limit] + 1, remedy)
+        self.under_way[limit] += 1
         try:
             yield
         finally:
-            self._calls -= 1
+            self.under_way[limit] -= 1
 
     async def _watch(self) -> None:
         """Watch slow receptions, as long as any reception is under way."""
@@ -147,7 +154,7 @@ class Intake:
             if len(slow) <= allowed:
                 before = 0
                 continue
-            memory = _memory()
+            memory = resident_bytes()
             before = before or memory
             if memory - before > self._limits.max_pending_bytes // 2:
                 for context, reception in slow[: len(slow) - allowed]:
@@ -171,16 +178,13 @@ class Intake:
         if time.monotonic() - self._trimmed > _TRIM_S:
             self._trimmed = time.monotonic()
             asyncio.get_running_loop().call_later(
-                1.0, lambda: asyncio.get_running_loop().run_in_executor(self._threads, _give_back)
+                1.0, lambda: asyncio.get_running_loop().run_in_executor(self._threads, return_free_memory)
             )
 
     # ---------------------------------------------------------------- reading
 
     async def command(self, method: Method, data: bytes) -> Command:
         """Parse a request into its command.
-
-        Args:
-            data: the request's bytes.
 
         Raises:
             Refused: ``LIMIT``, ``MALFORMED``.
@@ -236,9 +240,6 @@ class Intake:
     def question(self, kind: type[Any], data: bytes) -> Any:
         """Parse the message of a look-up.
 
-        Args:
-            data: the request's bytes.
-
         Raises:
             Refused: ``LIMIT``, ``MALFORMED``.
         """
@@ -246,6 +247,16 @@ class Intake:
         self._limits.check("max_question_bytes", len(data), "ask for less in one call")
         wirecounts.check(data, _question_shape(kind), self._limits)
         return codec.parse(kind, data)
+
+    def asked(self, kind: type[Any], data: bytes, caller: Caller) -> Any:
+        """Parse the message of a look-up about a job, which its caller must be allowed to read.
+
+        Raises:
+            Refused: ``LIMIT``, ``MALFORMED``, ``PERMISSION_DENIED``, ``UNAUTHENTICATED``.
+        """
+        request = self.question(kind, data)
+        caller.authorize(request.job)
+        return request
 
 
 _LATER = "retry later"
@@ -257,21 +268,3 @@ def _question_shape(kind: type[Any]) -> wirecounts.Shape:
     if shape is None:
         shape = _question_shapes[kind] = wirecounts.shape_of(kind.DESCRIPTOR)
     return shape
-
-
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def _memory() -> int:
-    """Return the resident memory of this process, in bytes."""
-    try:
-        with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * _PAGE
-    except OSError:  # other systems than Linux do not have this file
-        return 0
-
-
-def _give_back() -> None:
-    # glibc keeps blocks that were freed in the middle of its heaps; after large messages these may be gigabytes.
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -93,7 +93,6 @@ class Lanes:
 
         Args:
             job: the job's name; "" for what belongs to no job.
-            work: called without arguments when its turn has come.
             weight: returns how many rows `work` may touch; called when the turn has come.
             after: the future of other work that must be done first, whether it succeeds or fails.
             optional: skip the work if the caller has gone before its turn, as for a look-up.

@@ -66,10 +66,6 @@ class Limits:
     def check(self, name: str, wanted: int, remedy: str) -> None:
         """Refuse a request that exceeds a limit.
 
-        Args:
-            wanted: the number that the request needs.
-            remedy: what the caller can do about it.
-
         Raises:
             Refused: ``LIMIT``: `wanted` is above the limit.
 

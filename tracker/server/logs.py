@@ -44,11 +44,7 @@ def _value(value: object) -> str:
 
 
 def log_to_stderr(level: str) -> None:
-    """Send this process's logs to stderr.
-
-    Args:
-        level: the lowest level to log, such as ``"info"``.
-    """
+    """Send this process's logs to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValueFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -6,9 +6,9 @@ Each reads its request, and asks for a turn to read the job's state; a large ans
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -16,11 +16,12 @@ import tracker
 from tracker.contract.refusal import Refusal
 from tracker.contract.status import FrontStatus, JobStatus
 from tracker.contract.values import EVERY_SCOPE
-from tracker.core import Refused, Tracker
+from tracker.core import JobView, Refused, Tracker
 from tracker.security.guard import Caller
 from tracker.wire import COMMITTED_ENDS, HAND_OVER, codec
 from tracker.wire.gen import tracker_pb2 as wire
 
+from .calls import Handler
 from .intake import Intake
 from .limits import Limits
 from .watching import Readers, wanted_by
@@ -34,18 +35,9 @@ _TOKEN = 20  # the most digits of a page token
 
 _T = TypeVar("_T")
 
-#: Answers a request of a caller; both are bytes.
-Handler: TypeAlias = Callable[[bytes, Caller], Awaitable[bytes]]
-
 
 class Lookups:
-    """Handler of look-ups.
-
-    Args:
-        state: the tracker that is read.
-        readers: give each look-up its turn.
-        journal: the journal's name, for `GetServerInfo`.
-    """
+    """Handler of look-ups."""
 
     def __init__(self, state: Tracker, readers: Readers, intake: Intake, limits: Limits, journal: str) -> None:
         self._tracker = state
@@ -59,14 +51,33 @@ class Lookups:
         """Return the look-ups by the names of their calls."""
         return {
             "GetServerInfo": self._get_server_info,
-            "GetJob": self._get_job,
             "ListJobs": self._list_jobs,
-            "ListEvents": self._list_events,
-            "ListSubscriptions": self._list_subscriptions,
-            "Explain": self._explain,
-            "ListSubstreams": self._list_substreams,
-            "GetDrain": self._get_drain,
+            "GetJob": self._of_job(wire.GetJobRequest, self._status, _status_cost),
+            "GetDrain": self._of_job(wire.GetDrainRequest, self._drain, _status_cost),
+            "ListEvents": self._of_job(wire.ListEventsRequest, self._events, self._events_cost),
+            "ListSubscriptions": self._of_job(wire.ListSubscriptionsRequest, _subscriptions),
+            "Explain": self._of_job(wire.ExplainRequest, _explained),
+            "ListSubstreams": self._of_job(wire.ListSubstreamsRequest, self._substreams, self._substreams_cost),
         }
+
+    def _of_job(
+        self,
+        kind: type[Message],
+        look: Callable[[JobView, Any], bytes],
+        weight: Callable[[JobView, Any], int] = lambda *_: 0,
+    ) -> Handler:
+        """Return the handler of a look-up in one job.
+
+        Args:
+            weight: returns how many rows `look` may touch.
+        """
+
+        async def handle(data: bytes, caller: Caller) -> bytes:
+            request = self._intake.asked(kind, data, caller)
+            job, view = request.job, self._tracker.view
+            return await self._readers.ask(job, lambda: look(view(job), request), lambda: weight(view(job), request))
+
+        return handle
 
     async def _get_server_info(self, data: bytes, _: Caller) -> bytes:
         self._intake.question(wire.GetServerInfoRequest, data)
@@ -79,13 +90,13 @@ class Lookups:
             features=[HAND_OVER, COMMITTED_ENDS],
         ).SerializeToString()
 
-    async def _get_job(self, data: bytes, caller: Caller) -> bytes:
-        job = asked_by(self._intake, wire.GetJobRequest, data, caller).job
-        return await self._readers.ask(
-            job,
-            lambda: codec.write_job_status(self._shortened(self._tracker.view(job).status())).SerializeToString(),
-            lambda: self._tracker.view(job).status_cost,
-        )
+    async def _list_jobs(self, data: bytes, caller: Caller) -> bytes:
+        self._intake.question(wire.ListJobsRequest, data)
+        jobs = filter(caller.identity.may_touch, self._tracker.jobs())
+        return wire.ListJobsResponse(jobs=jobs).SerializeToString()
+
+    def _status(self, view: JobView, _: Any) -> bytes:
+        return codec.write(self._shortened(view.status()), wire.JobStatus).SerializeToString()
 
     def _shortened(self, status: JobStatus) -> JobStatus:
         """Leave out frontiers that do not fit into half a message."""
@@ -94,110 +105,61 @@ class Lookups:
             return status
         return replace(status, fronts=tuple(_slowest(front, limit // len(status.fronts)) for front in status.fronts))
 
-    async def _list_jobs(self, data: bytes, caller: Caller) -> bytes:
-        self._intake.question(wire.ListJobsRequest, data)
-        jobs = filter(caller.identity.may_touch, self._tracker.jobs())
-        return wire.ListJobsResponse(jobs=jobs).SerializeToString()
+    def _drain(self, _: JobView, request: Any) -> bytes:
+        status = self._tracker.drain_status(request.job, request.deployment)
+        return codec.write(status, wire.DrainStatus).SerializeToString()
 
-    async def _get_drain(self, data: bytes, caller: Caller) -> bytes:
-        request = asked_by(self._intake, wire.GetDrainRequest, data, caller)
-        job, deployment = request.job, request.deployment
-        return await self._readers.ask(
-            job,
-            lambda: codec.write_drain_status(self._tracker.drain_status(job, deployment)).SerializeToString(),
-            lambda: self._tracker.view(job).status_cost,
+    def _events(self, view: JobView, request: Any) -> bytes:
+        wanted, subscription = wanted_by(self._tracker, request), request.subscription
+        log_id = request.log_id or view.log_id
+        first_seq = view.first_seq(wanted, subscription)
+        limit, own = self._page(request.limit), request.own_position
+        events, last = view.events(request.after_seq, request.up_to_seq, limit, log_id, wanted, own, subscription)
+        return _in_pieces(
+            wire.ListEventsResponse(last_seq=last, log_id=log_id, first_seq=first_seq),
+            [event for event in events if wanted.passes(event)],
+            lambda some: wire.ListEventsResponse(events=map(codec.write_event, some)),
         )
 
-    async def _list_events(self, data: bytes, caller: Caller) -> bytes:
-        request = asked_by(self._intake, wire.ListEventsRequest, data, caller)
-        limit = self._page(request.limit)
+    def _events_cost(self, view: JobView, request: Any) -> int:
+        ahead = view.last_seq - int(request.after_seq)
+        return 20 * min(self._page(request.limit), max(0, ahead)) + len(request.segments) + len(request.scopes)
 
-        def look() -> bytes:
-            wanted = wanted_by(self._tracker, request)
-            view = self._tracker.view(request.job)
-            log_id = request.log_id or view.log_id
-            first_seq = view.first_seq(wanted, request.subscription)
-            events, last = view.events(
-                request.after_seq,
-                request.up_to_seq,
-                limit,
-                log_id,
-                wanted,
-                request.own_position,
-                request.subscription,
-            )
-            passed = [event for event in events if wanted.passes(event)]
-            return _in_pieces(
-                wire.ListEventsResponse(last_seq=last, log_id=log_id, first_seq=first_seq),
-                passed,
-                lambda some: wire.ListEventsResponse(events=map(codec.write_event, some)),
-            )
-
-        def weight() -> int:
-            ahead = self._tracker.view(request.job).last_seq - int(request.after_seq)
-            return 20 * min(limit, max(0, ahead)) + len(request.segments) + len(request.scopes)
-
-        return await self._readers.ask(request.job, look, weight)
-
-    async def _explain(self, data: bytes, caller: Caller) -> bytes:
-        request = asked_by(self._intake, wire.ExplainRequest, data, caller)
-        return await self._readers.ask(
-            request.job,
-            lambda: codec.write_explained(
-                self._tracker.view(request.job).explained(request.scope, request.name)
-            ).SerializeToString(),
+    def _substreams(self, view: JobView, request: Any) -> bytes:
+        after, limit = _after(request.page_token), self._substreams_page(view, request)
+        substreams, following = view.substreams(
+            tuple(request.scopes), request.include_ended, request.only_stalled, limit, after
+        )
+        return _in_pieces(
+            wire.ListSubstreamsResponse(next_page_token="" if following is None else str(following)),
+            substreams,
+            lambda some: wire.ListSubstreamsResponse(
+                substreams=[codec.write(each, wire.SubstreamStatus) for each in some]
+            ),
         )
 
-    async def _list_subscriptions(self, data: bytes, caller: Caller) -> bytes:
-        job = asked_by(self._intake, wire.ListSubscriptionsRequest, data, caller).job
-        return await self._readers.ask(
-            job,
-            lambda: wire.ListSubscriptionsResponse(
-                subscriptions=list(map(codec.write_subscription, self._tracker.view(job).subscriptions())),
-                last_seq=self._tracker.view(job).last_seq,
-            ).SerializeToString(),
-        )
+    def _substreams_page(self, view: JobView, request: Any) -> int:
+        return max(1, min(self._page(request.page_size), _PAGE_CELLS // len(view.segments)))
 
-    async def _list_substreams(self, data: bytes, caller: Caller) -> bytes:
-        request = asked_by(self._intake, wire.ListSubstreamsRequest, data, caller)
-        job, after, asked = request.job, _after(request.page_token), self._page(request.page_size)
-
-        def page() -> int:
-            return max(1, min(asked, _PAGE_CELLS // len(self._tracker.view(job).segments)))
-
-        def look() -> bytes:
-            substreams, following = self._tracker.view(job).substreams(
-                tuple(request.scopes), request.include_ended, request.only_stalled, page(), after
-            )
-            return _in_pieces(
-                wire.ListSubstreamsResponse(next_page_token="" if following is None else str(following)),
-                substreams,
-                lambda some: wire.ListSubstreamsResponse(substreams=map(codec.write_substream, some)),
-            )
-
-        def weight() -> int:
-            cells = 20 * page() * len(self._tracker.view(job).segments)
-            view = self._tracker.view(job)
-            return min(cells, 20 * view.scan_cells) + view.scan_cost + len(request.scopes)
-
-        return await self._readers.ask(job, look, weight)
+    def _substreams_cost(self, view: JobView, request: Any) -> int:
+        cells = 20 * self._substreams_page(view, request) * len(view.segments)
+        return min(cells, 20 * view.scan_cells) + view.scan_cost + len(request.scopes)
 
     def _page(self, asked: int) -> int:
         return min(asked or _PAGE, self._limits.max_page)
 
 
-def asked_by(intake: Intake, kind: type[Any], data: bytes, caller: Caller) -> Any:
-    """Return the message of a look-up about a job that its caller may read.
+def _status_cost(view: JobView, _: Any) -> int:
+    return view.status_cost
 
-    Args:
-        data: its bytes.
 
-    Raises:
-        Refused: ``LIMIT``, ``MALFORMED``, ``PERMISSION_DENIED``, ``UNAUTHENTICATED``.
-    """
-    request = intake.question(kind, data)
-    caller.authorize(request.job)
-    return request
+def _explained(view: JobView, request: Any) -> bytes:
+    return codec.write(view.explained(request.scope, request.name), wire.ExplainResponse).SerializeToString()
+
+
+def _subscriptions(view: JobView, _: Any) -> bytes:
+    subscriptions = [codec.write(each, wire.SubscriptionStatus) for each in view.subscriptions()]
+    return wire.ListSubscriptionsResponse(subscriptions=subscriptions, last_seq=view.last_seq).SerializeToString()
 
 
 def _slowest(front: FrontStatus, limit: int) -> FrontStatus:

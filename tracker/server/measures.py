@@ -1,32 +1,112 @@
 """Counters kept where things happen: calls, reports, ends, syncs of the journal, snapshots.
 
 Everything here is added to on the event loop, and read by whoever collects it, in any thread. A number only grows. What
-belongs to a job is counted under the job's label, of which there are only so many (`joblabels`).
+belongs to a job is counted under the job's label, of which there are only so many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 from tracker.contract.commands import Report
-from tracker.contract.figures import Tally
+from tracker.contract.survey import Tally
 from tracker.core import JobView
 
-from .distribution import Distribution
-from .joblabels import JobLabels
-
+OTHERS = "(other)"  #: for what has no label of its own; no job can be called so
 CALL_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SYNC_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 DELAY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SNAPSHOT_S = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
-class Measures:
-    """The server's counters.
+class JobLabels:
+    """Labels of jobs: a bounded number, whatever jobs there are and whatever they are called.
+
+    Each series costs memory in whoever scrapes, for as long as it keeps data. So only so many jobs have series of their
+    own: the first that there are. What the others count is summed under one label. A job keeps its label until it is
+    deleted, so a counter never changes its label, and never falls.
 
     Args:
-        find: finds a job, of which its tally is read.
+        most: how many jobs get one of their own.
+        exists: whether there is a job; callers may name others, which get none.
+
+    >>> labels = JobLabels(1, lambda job: job != "unknown")
+    >>> labels.of("unknown"), labels.of("a"), labels.of("b"), labels.of("a")
+    ('(other)', 'a', '(other)', 'a')
+    >>> labels.keep(["b"])
+    ['a']
+    >>> labels.of("b")
+    'b'
     """
+
+    def __init__(self, most: int, exists: Callable[[str], bool]) -> None:
+        self._most = most
+        self._exists = exists
+        self._own: set[str] = set()
+
+    def of(self, job: str) -> str:
+        """Return a job's label."""
+        if job in self._own:
+            return job
+        if len(self._own) < self._most and self._exists(job):
+            self._own.add(job)
+            return job
+        return OTHERS
+
+    def keep(self, jobs: Iterable[str]) -> list[str]:
+        """Take the labels of all jobs but these, and return them."""
+        gone = self._own.difference(jobs)
+        self._own -= gone
+        return list(gone)
+
+
+def escaped(name: str) -> str:
+    """Return the label of a segment or a front, which must not be taken for the sum of the others.
+
+    >>> escaped("orders"), escaped("(other)"), escaped("((other))")
+    ('orders', '((other))', '(((other)))')
+    """
+    return f"({name})" if name.strip("()") == "other" and name.startswith("(") and name.endswith(")") else name
+
+
+class Distribution:
+    """Frequency of values between some bounds: a histogram that costs next to nothing to add to.
+
+    prometheus_client's own take a lock and go through the bounds one by one for each observation; and they cannot take
+    many equal observations at once, such as the thousand ends of one report. Its exposition is used as it is. Add from
+    one thread; read from any.
+
+    Args:
+        bounds: the upper bounds of the buckets, ascending; one more bucket takes what is above.
+
+    >>> seconds = Distribution([0.1, 1.0])
+    >>> seconds.add(0.1)
+    >>> seconds.add(5.0, times=2)
+    >>> seconds.buckets(), seconds.sum
+    ([('0.1', 1), ('1.0', 1), ('+Inf', 3)], 10.1)
+    """
+
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Add a value, or as many of it."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self.sum += value * times
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return the bounds, and how many values did not lie above each."""
+        return list(zip([*map(str, self._bounds), "+Inf"], accumulate(self._counts), strict=True))
+
+
+class Measures:
+    """The server's counters."""
 
     def __init__(self, labels: JobLabels, find: Callable[[str], JobView | None]) -> None:
         self._labels = labels

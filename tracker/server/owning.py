@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from tracker.journal import Journal, JournalLockedError, announce_standby, follow_journal, open_journal
+from tracker.journal import (
+    FollowableJournal,
+    Journal,
+    JournalError,
+    JournalLockedError,
+    JournalLossError,
+    LostTrackError,
+    announce_standby,
+    follow_journal,
+    open_journal,
+)
 
 from .readiness import Readiness
-from .replayable import Followed, stand_by
+from .replayable import Followed, ReplayableState
 
 log = logging.getLogger("tracker.server")
 
+_FOLLOW_S = 0.05  # seconds between two looks of a standby at the log
+_BEGIN_AGAIN_S = 0.5  # seconds until a standby begins again
 _AGAIN_S = 0.1  # seconds between two attempts to get a journal that another server uses
 
 
@@ -24,7 +38,6 @@ async def own(
     Args:
         where: the journal, as `open_journal` takes it.
         standby: wait while another server has it.
-        readiness: is told that the server stands by.
         accept_loss: whether records may be lost: a log is not followed then, if nobody leads, but recovered at once.
 
     Returns:
@@ -69,3 +82,45 @@ async def own(
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), _AGAIN_S)
     return None, None
+
+
+def stand_by(
+    journal: FollowableJournal, is_stopped: Callable[[], bool], standing: Callable[[], object]
+) -> Followed | None:
+    """Replay what another server writes, until this one owns the journal.
+
+    Args:
+        standing: called while this server follows the log and its owner can find it.
+
+    Returns:
+        What was read; None: `is_stopped`.
+
+    Raises:
+        tracker.journal.JournalLossError: the store has lost what was read.
+    """
+    complaint = ""
+    while not is_stopped():
+        try:
+            dump, following = journal.follow()
+            state = ReplayableState(dump)
+            while not is_stopped():
+                for number, record in following.records():
+                    state.replay(number, record)
+                state.forget_news()
+                if journal.try_to_own():
+                    return Followed(journal, state, following.place)
+                standing()
+                time.sleep(_FOLLOW_S)
+        except JournalLossError:
+            raise  # what is lost is written down, and somebody has to decide
+        except JournalError as error:
+            if isinstance(error, LostTrackError):
+                log.info("the standby begins again with the newest snapshot: %s", error)
+            elif str(error) != complaint:
+                log.warning("the standby cannot follow the journal; it tries again: %s", error)
+                complaint = str(error)
+            with suppress(JournalError):
+                if journal.try_to_own():  # nobody leads: whoever recovers the log finds out what is wrong with it
+                    return Followed(journal, ReplayableState(), None)
+        time.sleep(_BEGIN_AGAIN_S)
+    return None

@@ -11,11 +11,11 @@ from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.status import Explained, JobStatus
 from tracker.contract.survey import Found, Wanted
 from tracker.contract.values import EVERY_SCOPE
-from tracker.core import Tracker
+from tracker.core import JobView, Tracker
 from tracker.page.source import EventTail, Surveyed
 
+from .inventory import Surveys
 from .readiness import RECOVERING
-from .surveys import Surveys
 from .watching import Readers
 
 _SHARE = 20  # a job that somebody looks at is surveyed at most for one part in so many of the time
@@ -24,63 +24,48 @@ _T = TypeVar("_T")
 
 
 class PageSource:
-    """Source of the page. Until `attach`, while the journal is recovered, it refuses.
-
-    Args:
-        journal: the kind of the journal.
-    """
+    """Source of the page. Until `attach`, while the journal is recovered, it refuses."""
 
     def __init__(self, journal: str) -> None:
         self.version = tracker.__version__
         self.journal = journal
-        self._tracker: Tracker | None = None
-        self._readers: Readers | None = None
-        self._surveys: Surveys | None = None
+        self._attached: tuple[Tracker, Readers, Surveys] | None = None
 
     def attach(self, state: Tracker, readers: Readers, surveys: Surveys) -> None:
-        """Read from here on.
+        """Read from here on."""
+        self._attached = state, readers, surveys
 
-        Args:
-            readers: have each job read in its lane.
-            surveys: of what open substreams wait for.
-        """
-        self._tracker, self._readers, self._surveys = state, readers, surveys
-
-    @property
-    def _state(self) -> Tracker:
-        if self._tracker is None:
+    def _parts(self) -> tuple[Tracker, Readers, Surveys]:
+        if self._attached is None:
             raise Refused(Refusal.RECOVERING, RECOVERING)
-        return self._tracker
+        return self._attached
 
-    async def _ask(self, job: str, work: Callable[[], _T], weight: Callable[[], int]) -> _T:
-        self._state.view(job)  # refuses an unknown job, which shall not have a lane
-        assert self._readers is not None
-        return await self._readers.ask(job, work, weight)
+    async def _ask(self, job: str, work: Callable[[JobView], _T], weight: Callable[[JobView], int]) -> _T:
+        state, readers, _ = self._parts()
+        state.view(job)  # refuses an unknown job, which shall not have a lane
+        return await readers.ask(job, lambda: work(state.view(job)), lambda: weight(state.view(job)))
 
     def jobs(self) -> Sequence[str]:
-        return self._state.jobs()
+        return self._parts()[0].jobs()
 
     async def status(self, job: str, describe: Callable[[JobStatus], _T]) -> _T:
-        return await self._ask(
-            job, lambda: describe(self._state.view(job).status()), lambda: 20 * self._state.view(job).status_cost
-        )
+        return await self._ask(job, lambda view: describe(view.status()), lambda view: 20 * view.status_cost)
 
     async def survey(self, job: str) -> Surveyed:
-        self._state.view(job)  # refuses an unknown job, and while the journal is recovered
-        assert self._surveys is not None
-        made = await self._surveys.survey(job, _SHARE)
+        state, _, surveys = self._parts()
+        state.view(job)  # refuses an unknown job
+        made = await surveys.survey(job, _SHARE)
         return Surveyed(made.survey, made.at // 1_000_000)
 
     async def search(self, job: str, wanted: Wanted, limit: int, after: int) -> Found:
         return await self._ask(
             job,
-            lambda: self._state.view(job).search(wanted, limit, after),
-            lambda: self._state.view(job).search_cost + 20 * limit,
+            lambda view: view.search(wanted, limit, after),
+            lambda view: view.search_cost + 20 * limit,
         )
 
     async def explain(self, job: str, scope: str, name: str) -> tuple[JobStatus, Explained]:
-        def look() -> tuple[JobStatus, Explained]:
-            view = self._state.view(job)
+        def look(view: JobView) -> tuple[JobStatus, Explained]:
             explained, status = view.explained(scope, name), view.status()
             # What other scopes were promised explains nothing, and may be much.
             fronts = tuple(
@@ -91,19 +76,17 @@ class PageSource:
             )
             return replace(status, fronts=fronts), explained
 
-        def weight() -> int:
-            view = self._state.view(job)
+        def weight(view: JobView) -> int:
             return 20 * (view.status_cost + len(view.segments)) + view.counts().staged_entries // 10
 
         return await self._ask(job, look, weight)
 
     async def tail(self, job: str, before: int, limit: int) -> EventTail:
-        def look() -> EventTail:
-            view = self._state.view(job)
+        def look(view: JobView) -> EventTail:
             first, last = view.first_seq(), view.last_seq
             up_to = min(before - 1, last) if before else last
             after = max(first - 1, up_to - limit)
             events = view.events(after, up_to, limit, own=True)[0] if up_to > after else []
             return EventTail(first, last, events)
 
-        return await self._ask(job, look, lambda: 20 * limit)
+        return await self._ask(job, look, lambda _: 20 * limit)

@@ -1,14 +1,16 @@
-"""The memory of a server's process: when large blocks go back to the system, and when all objects are looked at."""
+"""The memory of a server's process: its size, when blocks go back to the system, when all objects are looked at."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import gc
+import os
 import time
 from contextlib import suppress
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _NEVER = 1 << 30  # collections of the middle generation
 _SHARE = 1000  # full collections take at most one part in so many of the time
 _PAUSE_S = 10.0  # seconds between two of them, at least
@@ -48,3 +50,19 @@ async def collect_garbage_rarely() -> None:
             pause = max(_PAUSE_S, _SHARE * (time.perf_counter() - began))
     finally:
         gc.set_threshold(young, middle, full)
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process, in bytes."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE
+    except OSError:  # other systems than Linux do not have this file
+        return 0
+
+
+def return_free_memory() -> None:
+    """Return to the system what glibc has free."""
+    # glibc keeps blocks that were freed in the middle of its heaps; after large messages these may be gigabytes.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -38,8 +35,6 @@ log = logging.getLogger("tracker.replayable")
 
 _STARTS = 2  # after so many starts that ended at the same record, the log names it
 _FORM = 2  # the format of a dump: raised when the core's format changes so that an older version cannot read it
-_FOLLOW_S = 0.05  # seconds between two looks of a standby at the log
-_AGAIN_S = 0.5  # seconds until a standby begins again
 _READ = (1, 2)  # the formats that this version reads
 
 
@@ -173,12 +168,19 @@ class ReplayableState:
         """Put a dump together from its parts.
 
         Args:
-            head: what belongs to no job.
-            parts: one for each job.
             at: the time of the parts, in ns since the Unix epoch.
         """
         whole = Tracker.dump_whole(head, parts)
         return {"form": _FORM, "tracker": whole, "retention": self._retention, "at": at}
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredState:
+    """State that goes on in a journal."""
+
+    state: ReplayableState
+    journal: Journal
+    number: int  #: of the journal's last record
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,50 +192,6 @@ class Followed:
     place: Place | None  #: None: the log breaks off before its end, so all of it is to be recovered
 
 
-def stand_by(
-    journal: FollowableJournal, is_stopped: Callable[[], bool], standing: Callable[[], object]
-) -> Followed | None:
-    """Replay what another server writes, until this one owns the journal.
-
-    Args:
-        journal: the journal, which another process may own.
-        is_stopped: whether to give up.
-        standing: called while this server follows the log and its owner can find it.
-
-    Returns:
-        What was read; None: `is_stopped`.
-
-    Raises:
-        tracker.journal.JournalError: this version of the program cannot read the journal.
-    """
-    complaint = ""
-    while not is_stopped():
-        try:
-            dump, following = journal.follow()
-            state = ReplayableState(dump)
-            while not is_stopped():
-                for number, record in following.records():
-                    state.replay(number, record)
-                state.forget_news()
-                if journal.try_to_own():
-                    return Followed(journal, state, following.place)
-                standing()
-                time.sleep(_FOLLOW_S)
-        except LostTrackError as lost:
-            log.info("the standby begins again with the newest snapshot: %s", lost)
-            with suppress(JournalError):
-                if journal.try_to_own():  # nobody leads: whoever recovers the log finds out what is lost, if anything
-                    return Followed(journal, ReplayableState(), None)
-        except JournalLossError:
-            raise  # what is lost is written down, and somebody has to decide
-        except JournalError as error:
-            if str(error) != complaint:
-                log.warning("the standby cannot follow the journal; it tries again: %s", error)
-                complaint = str(error)
-        time.sleep(_AGAIN_S)
-    return None
-
-
 def recover(
     journal: Journal,
     retention: int,
@@ -241,22 +199,17 @@ def recover(
     accept_loss: bool = False,
     set_aside: frozenset[int] = frozenset(),
     followed: Followed | None = None,
-) -> tuple[ReplayableState, int]:
+) -> RecoveredState:
     """Restore the state from a journal.
 
     A record is left out if it ended the process when it was carried out, and again at a start, and no caller had an
     answer to it.
 
     Args:
-        journal: where the state was kept.
         retention: ns, for jobs that are defined from now on and do not give one.
         now: ns since the Unix epoch.
         accept_loss: continue even if acknowledged records are lost, or are to be set aside.
         set_aside: numbers of records to leave out from now on.
-        followed: what a standby has read already.
-
-    Returns:
-        The state, and the number of the journal's last record.
 
     Raises:
         tracker.journal.JournalLossError: acknowledged records would be lost, and `accept_loss` is False.
@@ -292,6 +245,8 @@ def recover(
         restored.replay(number, record)
         replayed += 1
     journal.replaying(0)
+    # A start that had left out an acknowledged record, and ended before its own record, has changed no log's id.
+    lost = lost or any(0 < each.untold == number for each in recovery.set_aside)
     prefix = secrets.token_hex(6)
     started = Started(prefix, prefix if lost else "", retention, lost)
     record = Record(Method.STARTED, max(now, restored.at), started.payload())
@@ -307,7 +262,7 @@ def recover(
             "record": number,
         },
     )
-    return restored, number
+    return RecoveredState(restored, journal, number)
 
 
 def refuse_ended(number: int, record: Record) -> None:
@@ -317,9 +272,15 @@ def refuse_ended(number: int, record: Record) -> None:
         tracker.journal.JournalError: the journal has ended with a backup, or has lost the backup that was restored.
     """
     if record.method == Method.MOVED:
+        moved_to = record.payload.decode()
+        go_there = (
+            f"It continues as the tracker {moved_to}: name {moved_to!r} as the server instead of this journal"
+            if moved_to
+            else "Start the tracker on the journal to which it was moved"
+        )
         raise JournalError(
-            f"the journal ends at record {number} with a backup that was made to continue elsewhere (`tracker backup "
-            "--final`). Start the tracker on the journal to which it was restored; to continue here, restore it here: "
+            f"the journal ends at record {number}, where its tracker was moved (`tracker import`, or `tracker backup "
+            f"--final`). {go_there}; to continue here, restore a backup of it here: "
             "`tracker restore FILE --journal ADDRESS --same-log --replace`"
         )
     if record.method == Method.RESTORED:
@@ -369,7 +330,7 @@ def _leave_out(journal: Journal, number: int, record: Record, answered: bool) ->
     except Exception:  # the record is left out, whatever is wrong with it
         job = ""
     why = "asked for" if answered else "the process ended while the command was carried out; no caller had an answer"
-    journal.set_aside(number, record, why)
+    journal.set_aside(number, record, why, answered)
     log.error(
         "a command is left out of the journal from now on",
         extra={

@@ -22,22 +22,23 @@ from tracker.contract.answers import Answer
 from tracker.contract.commands import DefineJob, Tick
 from tracker.contract.refusal import Refusal
 from tracker.core import Prepared, Refused
-from tracker.journal import Journal, JournalError, Record
+from tracker.journal import JournalError, JournalFullError, JournalGoneError, Record
 from tracker.wire.codec import Method
 
 from .clock import Clock
-from .journalhealth import LATE_S, JournalHealth
 from .lanes import Lanes
 from .limits import Limits
 from .measures import Measures
-from .replayable import ReplayableState
-from .snapshotting import Cut
+from .replayable import RecoveredState
+from .snapshots import Cut, Snapshots
 
 log = logging.getLogger("tracker.sequencer")
 
 _GROUP_BYTES = 32 << 20
+_LATE_S = 5.0  # seconds after which a group that is being made durable is late: then new commands are refused
 _TURN_S = 0.005  # seconds for which a group is carried out before other tasks get a turn
 _RECORD_COST = 4096  # bytes: the cost of a record at recovery, in addition to its own bytes
+_NOTE_S = 0.05  # seconds until a note that the journal has not taken is tried again
 _PROBE_S = 1.0  # seconds between attempts to use a journal that failed
 _PATIENCE_S = 20.0  # seconds for which a stop waits for such a group
 _NOBODY = "\0"  # not the name of a job: a tick for it changes nothing, but shows whether the journal works
@@ -66,57 +67,109 @@ def stopping() -> Refused:
     return Refused(Refusal.STOPPING, "the server is stopping; retry until it or its successor answers")
 
 
+class JournalHealth:
+    """Health of the journal, as last seen: it may fail, be late with an answer, or no longer be this server's.
+
+    Args:
+        works: called with False when the journal fails or is late, and with True when it works again.
+
+    Attributes:
+        failing: the last group was not made durable.
+        late: the group that is being made durable takes long.
+        gone: the journal is another server's, or whether the last group is durable will not be found out.
+    """
+
+    def __init__(self, works: Callable[[bool], None], measures: Measures) -> None:
+        self._works = works
+        self.measures = measures
+        self.failing = False
+        self.late = False
+        self.gone = False
+
+    def check(self) -> None:
+        """Refuse a command that the journal could not take.
+
+        Raises:
+            Refused: the journal is late.
+        """
+        if self.late:
+            raise Refused(Refusal.JOURNAL_FAILED, "the journal does not answer; nothing was changed; retry")
+
+    def is_late(self) -> None:
+        """Note that the journal has not answered for `_LATE_S`."""
+        log.error("the journal has not answered for %g s; new commands are refused until it does", _LATE_S)
+        self.late = True
+        self.measures.sync_failures += 1
+        self._works(False)
+
+    def has_answered(self, error: Exception | None) -> Refused | None:
+        """Note how the journal has answered.
+
+        Args:
+            error: with which; None: the group is durable.
+
+        Returns:
+            The refusal of the group's commands, if there was an error.
+        """
+        was_late, self.late = self.late, False
+        if error is None:
+            if self.failing or was_late:
+                log.info("the journal works again")
+                self.failing = False
+                self._works(True)
+            return None
+        if isinstance(error, JournalGoneError):
+            self.gone = True
+            return Refused(Refusal.JOURNAL_GONE, f"{error}; repeat the call, it takes effect once")
+        self.measures.sync_failures += 1
+        if not self.failing:
+            fault = None if isinstance(error, JournalError) else error
+            log.error("the journal failed; commands are refused until it works again: %s", error, exc_info=fault)
+            self.failing = True
+            self._works(False)
+        reason = Refusal.JOURNAL_FULL if isinstance(error, JournalFullError) else Refusal.JOURNAL_FAILED
+        return Refused(reason, f"{error}; nothing was changed")
+
+
 class Sequencer:
     """Acceptor of commands, one after the other.
 
     Args:
-        lanes: where each job's commands are carried out.
-        number: the number of the journal's last record.
-        clock: gives each command its time.
         woken: called with a job's name when the job's event log grew or the job was deleted, and with the time of the
             command that caused it.
-        works: called with False when the journal fails or is late, and with True when it works again.
-        snapshot_bytes: bytes that are journaled between two snapshots, at least.
-        measures: counts syncs and snapshots.
     """
 
     def __init__(
         self,
-        state: ReplayableState,
+        recovered: RecoveredState,
         lanes: Lanes,
-        journal: Journal,
-        number: int,
         limits: Limits,
         clock: Clock,
+        health: JournalHealth,
+        snapshots: Snapshots,
         woken: Callable[[str, int], None],
-        works: Callable[[bool], None],
-        snapshot_bytes: int,
-        measures: Measures,
     ) -> None:
-        self._state = state
+        self._state = recovered.state
+        self._journal = recovered.journal
+        self._carried_out = recovered.number
         self._lanes = lanes
-        self._journal = journal
-        self._carried_out = number
         self._limits = limits
         self._clock = clock
+        self._health = health
+        self._snapshots = snapshots
         self._woken = woken
-        self._health = JournalHealth(works, measures)
-        self._measures = measures
         self._defining: asyncio.Future[Any] | None = None  # the newest definition that is under way
         self._pending: list[_Pending] = []
         self._under_way: dict[int, None] = {}  # records that are being carried out in lanes
+        self._held: list[tuple[_Pending, Answer, BaseException | None]] = []  # answers that may not leave yet
         self._pending_bytes = 0  # of commands that are not carried out yet
         self._wanted = asyncio.Event()  # something is pending
         self._taken = asyncio.Event()  # a pending command was carried out or refused
         self._stopping = False
         self._sync_thread = ThreadPoolExecutor(1, "journal")
-        self._snapshot_thread = ThreadPoolExecutor(1, "snapshot")
-        self._snapshot_bytes = self._snapshot_at = snapshot_bytes
-        self._since_snapshot = 0
         self._cut: Cut | None = None
         self._copying = asyncio.Lock()  # held while the state is copied
         self._carrying = asyncio.Lock()  # held while a group is carried out
-        self._snapshot: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._prober: asyncio.Task[None] | None = None
 
@@ -130,7 +183,6 @@ class Sequencer:
 
         Args:
             payload: the request from which the command was read; it is journaled.
-            command: the command, prepared or at least wrapped as such.
 
         Returns:
             The answer, or a future that gives it.
@@ -188,13 +240,15 @@ class Sequencer:
         if self._writer is not None:
             await self._writer
         await self._lanes.idle()
-        if self._snapshot is not None:
-            await self._snapshot
+        for pending, _, _ in self._held:
+            self._answered(pending, None, stopping())
+        self._held.clear()
+        await self._snapshots.idle()
         impatient.cancel()
         if keep_snapshot and not self._journal.instant and not self._health.gone:
-            await self._keep_snapshot()
+            await self.keep_snapshot()
         self._sync_thread.shutdown()
-        self._snapshot_thread.shutdown()
+        self._snapshots.close()
 
     # ---------------------------------------------------------------- carrying out
 
@@ -230,22 +284,28 @@ class Sequencer:
         try:
             answer = self._carry_out(pending.command, pending.record.at)
         except Exception as error:
-            self._answered(pending, None, error)
+            self._held.append((pending, None, error))
         else:
             if isinstance(answer, asyncio.Future):
                 self._under_way[number] = None
                 answer.add_done_callback(lambda done: self._came(pending, number, done))
             else:
-                self._answered(pending, answer, None)
+                self._held.append((pending, answer, None))
 
     def _came(self, pending: _Pending, number: int, done: asyncio.Future[Answer]) -> None:
         del self._under_way[number]
-        self._carries()
         error = done.exception()
-        self._answered(pending, None if error is not None else done.result(), error)
+        self._held.append((pending, None if error is not None else done.result(), error))
+        self._carries()
 
     def _carries(self) -> None:
-        self._journal.carrying(list(self._under_way))  # before an answer leaves: what was answered ended no process
+        """Let answers leave once no note names their commands: what was answered ended no process."""
+        if self._journal.carrying(list(self._under_way)):
+            for held in self._held:
+                self._answered(*held)
+            self._held.clear()
+        elif self._held:
+            asyncio.get_running_loop().call_later(_NOTE_S, self._carries)
 
     def _answered(self, pending: _Pending, answer: Answer, error: BaseException | None) -> None:
         self._pending_bytes -= len(pending.record.payload)
@@ -290,11 +350,11 @@ class Sequencer:
         """Journal a group; if that fails, refuse all its commands."""
         records = [pending.record for pending in group.commands]
         loop = asyncio.get_running_loop()
-        late = loop.call_later(LATE_S, self._health.is_late)
+        late = loop.call_later(_LATE_S, self._health.is_late)
         failed: Exception | None = None
         try:
             group.number, took = await loop.run_in_executor(self._sync_thread, self._append, records)
-            self._measures.synced(took, len(records), group.bytes)
+            self._health.measures.synced(took, len(records), group.bytes)
         except Exception as error:
             failed = error
         finally:
@@ -336,9 +396,7 @@ class Sequencer:
                 turn = time.monotonic()
         self._carries()
         self._carried_out = group.number
-        self._since_snapshot += group.bytes + _RECORD_COST * len(group.commands)
-        if self._since_snapshot >= self._snapshot_at and (self._snapshot is None or self._snapshot.done()):
-            self._snapshot = asyncio.create_task(self._keep_snapshot())
+        self._snapshots.journaled(group.bytes + _RECORD_COST * len(group.commands), self.copy)
 
     # ---------------------------------------------------------------- copies of the state
 
@@ -356,30 +414,7 @@ class Sequencer:
 
     async def keep_snapshot(self) -> None:
         """Write a snapshot while the server goes on."""
-        if self._snapshot is None or self._snapshot.done():
-            self._snapshot = asyncio.create_task(self._keep_snapshot())
-        await self._snapshot
-
-    async def _keep_snapshot(self) -> None:
-        started = time.monotonic()
-        covered, self._since_snapshot = self._since_snapshot, 0
-        try:
-            number, state = await self.copy()
-            size = await asyncio.get_running_loop().run_in_executor(
-                self._snapshot_thread, self._journal.snapshot, number, state
-            )
-        except Exception as error:
-            self._measures.snapshot_failures += 1
-            fault = None if isinstance(error, JournalError) else error
-            log.error("no snapshot could be kept; the journal grows until one can: %s", error, exc_info=fault)
-            self._since_snapshot += covered
-            self._snapshot_at = self._since_snapshot + self._snapshot_bytes // 4
-            return
-        # The next one comes after at least as many bytes of journal, so snapshots are at most half of what is written.
-        self._snapshot_at = max(self._snapshot_bytes, size)
-        took = time.monotonic() - started
-        self._measures.snapshot(took, size, time.time())
-        log.info("kept a snapshot", extra={"record": number, "bytes": size, "seconds": f"{took:.3f}"})
+        await self._snapshots.keep(self.copy)
 
 
 def _settle(pending: _Pending, answer: Answer, error: BaseException | None) -> None:

@@ -40,9 +40,7 @@ class Ticker:
     """Sender of ticks to the jobs until it is cancelled.
 
     Args:
-        sequencer: carries out the ticks.
         lanes: a job whose lane is busy gets its tick later.
-        notices: logs what has stalled.
     """
 
     def __init__(self, tracker: Tracker, sequencer: Sequencer, lanes: Lanes, clock: Clock, notices: Notices) -> None:

@@ -121,10 +121,6 @@ def shape_of(message: Descriptor) -> Shape:
 def check(data: bytes, shape: Shape, limits: Limits) -> None:
     """Refuse a request that holds more than the limits allow.
 
-    Args:
-        data: the request's bytes.
-        shape: of the request's kind.
-
     Raises:
         Refused: ``LIMIT``.
 
@@ -188,9 +184,6 @@ def least_limit(limits: Limits) -> int:
 def check_command(command: Command, limits: Limits) -> None:
     """Do what `check` does, for a request that was small enough to be parsed first.
 
-    Args:
-        command: what was read from the request.
-
     Raises:
         Refused: ``LIMIT``.
     """
@@ -226,10 +219,6 @@ def pieces(data: bytes, shape: Shape) -> Iterator[bytes]:
 
     The first has the fields that are not repeated, the others have the repeated fields in order. A single large field
     stays in one piece; the parser reads a packed column very fast.
-
-    Args:
-        data: the message's bytes.
-        shape: of the message's kind.
     """
     rest = []
     runs = []
@@ -259,8 +248,6 @@ def _fields(data: bytes, at: int, end: int, heads: bool = False) -> Iterator[tup
     """Yield number, wire type, start and stop of each field's content, up to the first bytes that are not a field.
 
     Args:
-        data: the bytes.
-        at: where the message begins.
         heads: give the start of the whole field, including its key and length, instead of the content's.
     """
     try:

@@ -91,7 +91,6 @@ def cancel_drain(job: str, shards: Sequence[tuple[TrackerClient, str]], drain_id
     """Cancel a drain on all shards, or on none.
 
     Args:
-        job: the name of the whole job.
         shards: its trackers, each with the name of its shard there.
         drain_id: cancel only this drain; empty: the one that is under way.
         deployment: the deployment that is drained; empty: the current one.

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
 from heapq import merge
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from tracker.client import servers
@@ -23,10 +22,9 @@ from tracker.contract.spec import ModeWord as Mode
 from tracker.contract.spec import OrderingWord as Ordering
 from tracker.contract.status import DrainStatus, Explained, JobStatus, ServerInfo, SubstreamStatus
 from tracker.sharded.agreement import at_once, cancel_drain, first_decides, refuse_in_parts, status_of
-from tracker.sharded.merged_events import Merge, Position, beginning
+from tracker.sharded.merged_events import Merge, Position, ShardedWatch, beginning
 from tracker.sharded.producer import ShardedProducer
 from tracker.sharded.sharding import Sharding, base
-from tracker.sharded.watch import ShardedWatch
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -50,9 +48,7 @@ class ShardedClient:
         address: the servers: see `tracker.client.servers.names`. Use names that they can keep.
         ordering: of the jobs. ``"scope"`` keeps each scope on one server. ``"global"`` needs fronts and progress, and
             its watches are as far as the slowest shard: see `tracker.sharded.merged_events`.
-        timeout: as for `TrackerClient`, in seconds.
-        retry_for: as for `TrackerClient`, in seconds.
-        credentials: as for `TrackerClient`, for all servers.
+        timeout, retry_for, credentials: as for `TrackerClient`, of each server.
         metrics: as for `TrackerClient`: the calls to each server are counted.
 
     >>> ShardedClient("tracker-{0..3}.tracker:7654", ordering="scope")
@@ -92,9 +88,7 @@ class ShardedClient:
     def __enter__(self) -> ShardedClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -303,11 +297,9 @@ class ShardedClient:
         """Watch the job's events: first those that are kept, then new ones as they happen; each once.
 
         Args:
-            job: its name.
             after: the position of another watch of this job with the same segments and scopes
                 (`ShardedWatch.position`); None: before the oldest events that are kept.
-            segments: as for `TrackerClient.watch`.
-            scopes: as for `TrackerClient.watch`.
+            segments, scopes: as for `TrackerClient.watch`.
 
         Raises:
             ValueError: the position belongs to another number of shards.

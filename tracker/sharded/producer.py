@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
 
-from tracker.client.errors import EpochCommittedError, TrackerError
-from tracker.client.producer import Producer
-from tracker.client.report import Report
+from tracker.client.errors import TrackerError
+from tracker.client.producer import Producer, ProducerRun, RunName
 from tracker.contract.answers import Reported
-from tracker.contract.bounds import checked_epoch
 from tracker.contract.commands import Contents
 from tracker.contract.promises import CommitPromise, Expected
 from tracker.contract.values import Outcome
@@ -18,7 +15,7 @@ from tracker.sharded.agreement import at_once, first_decides
 from tracker.sharded.sharding import Sharding
 
 
-class ShardedProducer:
+class ShardedProducer(ProducerRun):
     """A run of a producer, made by `ShardedClient.open_producer` and `ShardedClient.producer`: see `Producer`.
 
     Every report goes to every shard with the same units, even if it holds nothing for a shard, and so does every
@@ -29,14 +26,16 @@ class ShardedProducer:
     If one shard refuses a report (an end time that differs, a limit), the others keep their parts staged. When the
     cause is gone, report the same units again, and leave everything unchanged that the other shards have accepted.
 
+    If the shards already have different units of a report, its outcome is PARTIAL_DUPLICATE without names of units:
+    then report each unit separately.
+
     Attributes:
-        job: the job to which it reports.
-        producer: the producer's name, the same across restarts.
-        run: the name of this start.
         committed_epoch: the last epoch that was committed on every shard when the run was opened; None: none was, or
             the trackers were not asked. A program that restarts after it may report an epoch that some shards have
             committed.
     """
+
+    _where = " on every shard"
 
     def __init__(
         self,
@@ -46,64 +45,21 @@ class ShardedProducer:
         committed_epoch: int | None,
         replays: bool = True,
     ) -> None:
+        super().__init__(RunName(job, producers[0].producer, producers[0].run), committed_epoch, replays)
         self._sharding = sharding
         self._producers = tuple(producers)
-        self.job = job
-        self.producer = producers[0].producer
-        self.run = producers[0].run
-        self.committed_epoch = committed_epoch
-        self._replays = replays
 
-    def __repr__(self) -> str:
-        return f"ShardedProducer(job={self.job!r}, producer={self.producer!r}, run={self.run!r})"
-
-    def __enter__(self) -> ShardedProducer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-
-    def epoch(self, epoch: int | None = None) -> Report:
-        """Return an empty report for an epoch; `Report.report` sends it to all shards.
-
-        If the shards already have different units of a report, the outcome is PARTIAL_DUPLICATE without names of units:
-        then report each unit separately.
-
-        Args:
-            epoch: 0, 1, 2, …; None: the next one (`next_epoch`).
-        """
-        number = self.next_epoch() if epoch is None else epoch
-        checked_epoch(number)
-
-        def send(contents: Contents, units: Sequence[str], commit: bool) -> Reported:
-            if not self._replays and self.committed_epoch is not None and number <= self.committed_epoch:
-                raise EpochCommittedError(self.producer, number, self.next_epoch())
-            parts = self._sharding.split(contents)
-            calls = [
-                partial(_report, producer, number, part, units, commit)
-                for producer, part in zip(self._producers, parts, strict=True)
-            ]
-            return reported(first_decides(calls) if commit else at_once(calls))
-
-        return Report(send, number)
+    def deliver(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+        parts = self._sharding.split(contents)
+        calls = [
+            partial(producer.deliver, epoch, part, units, commit)
+            for producer, part in zip(self._producers, parts, strict=True)
+        ]
+        return reported(first_decides(calls) if commit else at_once(calls))
 
     def next_epoch(self) -> int:
         """Return the epoch to report next: the lowest of the shards'. Some of them may have committed it."""
         return min(producer.next_epoch() for producer in self._producers)
-
-    def epochs(self) -> Iterator[Report]:
-        """Yield an empty report for the next epoch, then for the one after it: see `Producer.epochs`."""
-        while True:
-            number = self.next_epoch()
-            yield self.epoch(number)
-            if self.next_epoch() <= number:
-                raise RuntimeError(
-                    f"epoch {number} of producer {self.producer!r} was not committed on every shard; call "
-                    "report.report(commit=True) before you ask for the next one"
-                )
 
     def commit(
         self,
@@ -133,12 +89,6 @@ class ShardedProducer:
     def close(self, resume_epoch: int | None = None) -> None:
         """Close the run on all shards: see `Producer.close`. Safe to repeat, unless a later run has taken over."""
         first_decides([partial(_close, one, resume_epoch) for one in self._producers])
-
-
-def _report(producer: Producer, epoch: int, part: Contents, units: Sequence[str], commit: bool) -> Reported:
-    answer = producer.deliver(epoch, part, units, commit)
-    producer.note(epoch, answer, commit)
-    return answer
 
 
 def _close(producer: Producer, resume_epoch: int | None) -> None:

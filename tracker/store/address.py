@@ -95,7 +95,7 @@ class StoreAddress:
             raise ValueError(f"{text!r} has no bucket; use {_FORMS}")
         if any(part in ("", ".", "..") for part in path.lstrip("/").split("/") if path) or not path.isprintable():
             raise ValueError(f"the path {path!r} cannot begin the names of objects; use names joined by single '/'")
-        options = _options(url, what, [*others, *fields(cls)[3:]])
+        options = read_options(url, f"{what} in an object store", [*others, *fields(cls)[3:]])
         rest = {each.name: options.pop(each.name) for each in others if each.name in options}
         return cls(url.scheme, url.netloc, path, **options), rest
 
@@ -117,12 +117,21 @@ class StoreAddress:
             raise ValueError(f"the authorities' file {self.ca} cannot be read: {error}") from error
 
 
-def _options(url: SplitResult, what: str, known: Sequence[Field[Any]]) -> dict[str, Any]:
+def read_options(url: SplitResult, what: str, known: Sequence[Field[Any]]) -> dict[str, Any]:
+    """Return the options in a URL by the names of fields.
+
+    Args:
+        what: is at the URL, for messages.
+        known: the fields, with their defaults; an option has ``-`` for ``_``.
+
+    Raises:
+        ValueError: an option is none of these, or not a number where the default is one.
+    """
     allowed = {each.name.replace("_", "-"): each for each in known}
     options: dict[str, Any] = {}
     for name, value in parse_qsl(url.query, keep_blank_values=True):
         if name not in allowed:
-            raise ValueError(f"{name!r} is not an option of {what} in an object store; there are {', '.join(allowed)}")
+            raise ValueError(f"{name!r} is not an option of {what}; there are {', '.join(allowed)}")
         field = allowed[name]
         kind: Any = type(field.default)
         try:

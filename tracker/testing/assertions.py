@@ -12,8 +12,8 @@ from itertools import islice, zip_longest
 from typing import Any, Final, NoReturn, TypeAlias
 
 from tracker.client import Ended, Explained, Kind, Reason, SegmentStatus, SubstreamStatus, TrackerClient, TrackerError
-from tracker.client.paging import pages
 from tracker.client.texts import why_open
+from tracker.client.watch import pages
 from tracker.contract.events import Body
 from tracker.contract.refusal import Refusal
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import sys
-import threading
-import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -23,7 +19,8 @@ if sys.version_info < (3, 11):
         "tracker.testing.Assertions(TrackerClient(ADDRESS))"
     )
 try:
-    from tracker.server import app
+    from tracker.embedded import HostedServer
+    from tracker.server.app import Options
     from tracker.server.limits import Limits
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
@@ -78,7 +75,7 @@ class LocalTracker(Assertions):
         self._retention_s = round(retention.total_seconds())
         self._clock = clock
         self._address = "127.0.0.1:0"
-        self._server: _Server | None = None
+        self._server: HostedServer | None = None
 
     def __repr__(self) -> str:
         return f"LocalTracker({self._address})"
@@ -113,11 +110,11 @@ class LocalTracker(Assertions):
         """
         if self._server is not None:
             raise RuntimeError("the tracker runs already")
-        options = app.Options(
+        options = Options(
             listen=self._address, journal=self._journal, retention_s=self._retention_s, limits=self._limits
         )
-        server = _Server(options, self._clock)
-        self._address = f"{server.started.host}:{server.started.port}"
+        server = HostedServer(options, None if self._clock is None else self._clock.now_ns)
+        self._address = server.address
         self._server = server
         self.client = TrackerClient(self._address, credentials=Credentials())
         if self._clock is not None:
@@ -143,35 +140,3 @@ class LocalTracker(Assertions):
 
     def _now(self) -> datetime | None:
         return None if self._clock is None else self._clock.now()
-
-
-class _Server:
-    """A server that runs in a thread."""
-
-    def __init__(self, options: app.Options, clock: ManualClock | None) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._ready: concurrent.futures.Future[app.Started] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._run, args=[options, clock], name="local tracker", daemon=True)
-        self._thread.start()
-        self.started = self._ready.result()
-
-    def tick(self) -> int | None:
-        async def tick() -> int | None:
-            return await self.started.tick()
-
-        return asyncio.run_coroutine_threadsafe(tick(), self._loop).result()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    def _run(self, options: app.Options, clock: ManualClock | None) -> None:
-        wall, elapsed = (time.time_ns, time.monotonic_ns) if clock is None else (clock.now_ns, clock.now_ns)
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
-                runner.run(app.run(options, self._stop, self._ready.set_result, wall, elapsed))
-            except BaseException as error:
-                if self._ready.done():
-                    raise
-                self._ready.set_exception(error)

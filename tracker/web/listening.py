@@ -1,4 +1,9 @@
-"""Serving an application by the event loop that runs already, until the context ends."""
+"""A server of an application in the event loop that runs already, until the context ends.
+
+Its connections are bounded, and each has a deadline for all that its peer has to do. A connection costs a peer nothing,
+and this process a file. So nobody is turned away because others hold connections: a new one takes the place of another
+one, and silence, halves of requests and answers that nobody reads end in time.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,205 @@ import asyncio
 import os
 import socket
 import ssl
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracker.wire.addresses import host_and_port
 
-from .connections import Connection, Connections
+_SWEEP_S: Final = 0.5
+
+
+class Connections:
+    """All connections of one server.
+
+    Args:
+        tls: with it, each connection begins with a handshake.
+        most: connections at once; the next one closes another.
+        most_of_peer: connections at once of one address.
+        request_s: seconds for the handshake, and again for a whole request.
+        keep_alive_s: seconds that a connection may wait for its next request.
+        unread_s: seconds in which the peer may read nothing of an answer that is larger than the buffers.
+    """
+
+    def __init__(
+        self,
+        tls: ssl.SSLContext | None = None,
+        *,
+        most: int = 500,
+        most_of_peer: int = 200,
+        request_s: float = 10.0,
+        keep_alive_s: float = 75.0,
+        unread_s: float = 30.0,
+    ) -> None:
+        self.tls = tls
+        self._most = most
+        self._most_of_peer = most_of_peer
+        self.request_s = request_s
+        self.keep_alive_s = keep_alive_s
+        self.unread_s = unread_s
+        self._open: dict[Connection, None] = {}  # the oldest first
+        self._of_peer: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, connection: Connection) -> None:
+        """Count a new connection; close another one if there are too many."""
+        if self._of_peer[connection.peer] >= self._most_of_peer:
+            self._close_one(connection.peer)
+        elif len(self._open) >= self._most:
+            ((peer, _),) = self._of_peer.most_common(1)
+            self._close_one(peer)
+        self._open[connection] = None
+        self._of_peer[connection.peer] += 1
+
+    def discard(self, connection: Connection) -> None:
+        """Count a connection no more; it may be gone already."""
+        if connection not in self._open:
+            return
+        del self._open[connection]
+        self._of_peer[connection.peer] -= 1
+        if not self._of_peer[connection.peer]:
+            del self._of_peer[connection.peer]
+
+    def _close_one(self, peer: str) -> None:
+        """Close the peer's oldest connection that is idle; if each has a request under way, the oldest."""
+        own = [each for each in self._open if each.peer == peer]
+        victim = next((each for each in own if not each.is_busy), own[0])
+        victim.abort()
+
+    async def sweep(self) -> None:
+        """Close what is over its deadline, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = time.monotonic()
+            for each in list(self._open):
+                if now > each.deadline:
+                    each.abort()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for each in list(self._open):
+            each.abort()
+
+
+class Connection(H11Protocol):
+    """One connection, from its first packet: the handshake, if there is TLS, and then one request after the other.
+
+    Args:
+        given: what uvicorn gives to a protocol.
+    """
+
+    def __init__(self, connections: Connections, **given: Any) -> None:
+        super().__init__(**given)
+        self._all = connections
+        self._raw: asyncio.Transport | None = None
+        self._is_made = False  # for HTTP: once hands are shaken
+        self._early: list[bytes] = []  # what came between the handshake's end and its notice
+        self._handshake: asyncio.Task[None] | None = None
+        self._is_whole = True  # whether the request that began last is here as a whole
+        self.peer = ""
+        self.deadline = time.monotonic() + connections.request_s
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a whole request is here and its answer is under way."""
+        return self._answers() and self._is_whole
+
+    def _answers(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def abort(self) -> None:
+        """Close the connection now, whatever is under way."""
+        self._all.discard(self)
+        if self._raw is not None:
+            self._raw.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin: count the connection, and shake hands before anything else."""
+        self._raw = transport
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if address else ""
+        self._all.add(self)
+        if self._all.tls is None:
+            self._make(transport)
+            return
+        transport.pause_reading()  # the first bytes are for the handshake
+        self._handshake = self.loop.create_task(self._shake_hands(transport, self._all.tls))
+
+    async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        try:
+            encrypted = await self.loop.start_tls(
+                transport,
+                self,
+                tls,
+                server_side=True,
+                ssl_handshake_timeout=self._all.request_s,
+                ssl_shutdown_timeout=1,
+            )
+        except (OSError, asyncio.CancelledError):  # the peer has left, sent something else, or taken too long
+            encrypted = None
+        if encrypted is None or encrypted.is_closing():
+            self.abort()
+            return
+        self.deadline = time.monotonic() + self._all.request_s
+        self._make(encrypted)
+        early, self._early = self._early, []
+        for data in early:
+            self.data_received(data)
+
+    def _make(self, transport: asyncio.Transport) -> None:
+        self._is_made = True
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._all.discard(self)
+        if self._is_made:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request."""
+        if not self._is_made:
+            self._early.append(data)
+            return
+        if self._is_whole and not self._answers():  # the first part of the next one
+            self._is_whole = False
+            self.deadline = time.monotonic() + self._all.request_s
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Carry out what has arrived, and see whether the request is here as a whole."""
+        super().handle_events()
+        if self._answers() and not self.cycle.more_body and not self._is_whole:
+            self._is_whole = True
+            self.deadline = float("inf")  # an answer may last, as the page's streams do
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        if self._is_whole:
+            self.deadline = time.monotonic() + self._all.keep_alive_s
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Give the peer time to read."""
+        self.deadline = min(self.deadline, time.monotonic() + self._all.unread_s)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Go on: the peer has read."""
+        if self._answers() and self._is_whole:
+            self.deadline = float("inf")
+        super().resume_writing()
+
 
 _GRACE_S = 2  # seconds that requests under way get at the end
 

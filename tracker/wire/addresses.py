@@ -7,7 +7,8 @@ import re
 from typing import Final
 
 _RESOLVER: Final = re.compile(r"^(dns:(//[^/]*/)?|ipv4:|ipv6:)")
-_FILES: Final = ("unix:", "unix-abstract:")
+UNIX: Final = "unix:"  #: before the path of a socket file
+_FILES: Final = (UNIX, "unix-abstract:")
 
 
 def host_and_port(address: str, use: str = "use HOST:PORT, such as 127.0.0.1:7654", least: int = 0) -> tuple[str, int]:

@@ -28,7 +28,6 @@ async def refuse(
     """End a call with a refusal.
 
     Args:
-        context: the call's `grpc.aio.ServicerContext`.
         reason: one of the contract's reasons, or of the relay's.
         text: for people; it begins with the reason, and is cut where it is too long for a header.
         retry_after: the seconds after which the caller may try again; None: nothing is known of that.

@@ -14,9 +14,8 @@ from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, Final
 
-from tracker.cli.live.sorting import KEYS, Sort
-from tracker.cli.statuses import read_statuses
-from tracker.cli.views.jobs import is_even
+from tracker.cli.live.orders import KEYS, Sort
+from tracker.cli.views.jobs import is_even, read_statuses
 from tracker.client import DrainStatus, FrontStatus, JobStatus, SubstreamStatus, TrackerClient
 from tracker.client.errors import TrackerError
 from tracker.contract.refusal import Refusal

@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tracker.cli.live.looks import Choice, JobLook, Kind, Look, Observer, SilentFront, Wait, Waiting
-from tracker.cli.live.sorting import KEYS, Sort
+from tracker.cli.live.orders import KEYS, Sort
 from tracker.cli.terminal import console
 from tracker.client import DrainMode, DrainState, DrainStatus, TrackerError, TrackerUnavailable
 from tracker.client.texts import ago, shown

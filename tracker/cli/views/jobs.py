@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tracker.cli.forms import Form
@@ -16,8 +16,12 @@ from tracker.client import (
     SegmentStatus,
     SubscriptionStatus,
     SubstreamStatus,
+    TrackerClient,
+    TrackerError,
 )
 from tracker.client.texts import ago, text, time_text
+from tracker.contract.refusal import Refusal
+from tracker.sharded import ShardedClient
 
 _MOST_SCOPES: Final = 4  # the most scopes of a front's frontiers that are shown
 _DRAIN_STYLES: Final = {
@@ -70,6 +74,16 @@ _FRONTS: Final[Sequence[Column[FrontStatus]]] = [
     Column("FEEDS", lambda each: list(each.segments) or "every segment"),
     Column("AT", lambda each: each.last_promise, wide=True),
 ]
+
+
+def read_statuses(client: TrackerClient | ShardedClient) -> Iterator[JobStatus]:
+    """Yield the states of all jobs, one call each; a job that is deleted meanwhile is left out."""
+    for job in client.jobs():
+        try:
+            yield client.job(job)
+        except TrackerError as refused:
+            if refused.reason != Refusal.UNKNOWN_JOB:
+                raise
 
 
 def print_job(status: JobStatus, oldest: SubstreamStatus | None, form: Form) -> None:

@@ -8,7 +8,7 @@ from tracker.store.address import SCHEMES
 from .address import ObjectsAddress, try_conditions, unusable
 from .journal import ObjectsJournal
 
-__all__ = ["SCHEMES", "ObjectsAddress", "open_objects_journal"]
+__all__ = ["SCHEMES", "ObjectsAddress", "ObjectsJournal", "open_objects_journal"]
 
 
 def open_objects_journal(where: str, follow: bool = False, restoring: bool = False) -> ObjectsJournal:

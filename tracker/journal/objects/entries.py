@@ -12,6 +12,7 @@ from ..interface import JournalError
 _KIND: Final = b"tracker-log"
 _FORM: Final = 1  # raised when older versions cannot read an entry
 _DIGITS: Final = 20
+HEAD: Final = 512  #: bytes of a group, its records excepted, at most
 
 
 class EntryDamagedError(Exception):
@@ -99,6 +100,14 @@ class Entry:
         if entry.position != position:
             raise EntryDamagedError(f"entry {entry.position} is at position {position}")
         return entry
+
+    @staticmethod
+    def writer_in(content: bytes) -> str:
+        """Return the writer of a group whose first `HEAD` bytes are given; empty: they are damaged."""
+        try:
+            return str(json.loads(content.split(b"\n")[1])["writer"])
+        except (IndexError, KeyError, TypeError, ValueError):
+            return ""
 
 
 def name_of(position: int) -> str:

@@ -30,25 +30,105 @@ from ..interface import (
     Following,
     JournalError,
     JournalLockedError,
+    JournalLossError,
     LeftOut,
     LostTrackError,
     Place,
     Record,
     Recovery,
 )
-from ..replicated import ReplicatedJournal, left_out, new_holder
+from ..replicated import Group, LogFollowing, ReplicatedJournal, left_out, new_holder
 from ..snapshots import SnapshotDamagedError
 from .address import unusable
-from .chain import Chain, CutError, Survey
+from .chain import BrokenError, Chain, CutError, Survey
 from .entries import Entry, name_of, position_of
-from .following import ObjectsFollowing
 from .lease import Lease
-from .log import LOSS, Log
+from .log import LOSS, Followed, Log
 from .marks import Marks
 from .snapshots import ObjectsSnapshots, Taken
 
 _RESTORING: Final = "restoring"
+_IDLE_LOOKS: Final = 10  # looks at a log that does not grow, after which newer entries are looked for
 _KEPT: Final = 64 << 20  # bytes of the log that are not read a second time
+
+
+class ObjectsFollowing(LogFollowing):
+    """Reader of the records after a place, as they come.
+
+    Args:
+        check: raises `JournalLossError` if what was read is lost, and has written that down.
+        look_s: seconds between two looks at a log that has not grown.
+        clock: a monotonic one, in seconds.
+    """
+
+    failures = StoreError
+
+    def __init__(
+        self,
+        log: Log,
+        look_left_out: Callable[[], frozenset[LeftOut]],
+        check: Callable[[], None],
+        chain: Chain,
+        look_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(Place(str(chain.group), chain.number), look_left_out)
+        self._log = log
+        log.followed = max(log.followed, Followed(chain.group, chain.number))  # a snapshot has only what counts
+        self._check = check
+        self._chain = chain
+        self._position = chain.group
+        self._look_s = look_s
+        self._clock = clock
+        self._looked = -look_s
+        self._idle = 0
+
+    def records(self) -> Iterator[tuple[int, Record]]:
+        if self._clock() - self._looked < self._look_s:
+            return
+        try:
+            yield from super().records()
+        except (BrokenError, CutError) as error:
+            raise LostTrackError(str(error)) from error
+        finally:
+            self._looked = self._clock()
+
+    def _read(self) -> Iterator[Group]:
+        before = self._position
+        try:
+            yield from self._read_on()
+        except BrokenError:
+            if not self._skip():
+                raise
+        if self._position > before:
+            self._idle = 0
+            return
+        self._check()
+        self._idle += 1
+        if self._idle >= _IDLE_LOOKS:
+            self._idle = 0
+            # The next entry may be lost, or have been removed while this machine slept.
+            missing = self._log.is_past(self._position + 1) and self._log.read(self._position + 1) is None
+            if missing and not self._skip():
+                raise LostTrackError(f"entry {self._position + 1} is missing, and there are newer ones")
+
+    def _read_on(self) -> Iterator[Group]:
+        for position, found in self._log.following(self._position):
+            counts = self._chain.add(position, found)
+            self._position = position
+            if not counts:
+                self._left_out = None
+            elif isinstance(found, Entry):
+                self._log.followed = max(self._log.followed, Followed(position, found.last, found.writer))
+                yield Group(str(position), found.first, found.data)
+
+    def _skip(self) -> bool:
+        """Go on behind entries that were given up when a loss was accepted; return whether there are any."""
+        for position, found in self._log.between(self._position, self._log.newest_position()):
+            if isinstance(found, Entry) and found.cut and found.after == self._chain.group:
+                self._position, self._chain.term = position - 1, found.term
+                return True
+        return False
 
 
 class ObjectsJournal(ReplicatedJournal):
@@ -107,7 +187,26 @@ class ObjectsJournal(ReplicatedJournal):
                 with suppress(SnapshotDamagedError):
                     state, chain = self._snapshots.read(taken), Chain(taken.position, taken.number)
                     break
-        return state, ObjectsFollowing(self._log, self._left_out, chain, self._look_s, self._clock)
+        return state, ObjectsFollowing(
+            self._log, self._left_out, self._check_followed, chain, self._look_s, self._clock
+        )
+
+    def _check_followed(self) -> None:
+        """Find out whether the store has lost what was read of it, and write that down.
+
+        Raises:
+            JournalLossError: it has.
+        """
+        if self._log.has_lost_followed(self._is_covered):
+            raise JournalLossError(
+                f"{self._where} has lost records up to {self._log.followed.number}, which this standby had read; that "
+                f"is written down. Bring {self.remedy}, or start once with --accept-loss to continue without the lost "
+                "records"
+            )
+
+    def _is_covered(self) -> bool:
+        """Return whether the newest group that was read may be gone: a snapshot has it, or a backup takes its place."""
+        return self._awaits_backup() or self._snapshots.newest_position() >= self._log.followed.position
 
     # ---------------------------------------------------------------- reading
 
@@ -117,7 +216,8 @@ class ObjectsJournal(ReplicatedJournal):
         if self._awaits_backup():
             # What may be left of the log is given up with the first group.
             self._log.begin(claim, 0, 0, accepts_loss=True)
-            return self._recovered(None, 0, iter(()), (), frozenset())
+            return self._recovered(None, 0, iter(()), ())
+        self._check_followed()
         aside = time.strftime("damaged/%Y%m%dT%H%M%S", time.gmtime())
         damage: list[Damage] = []
         spoilt: list[Taken] = []
@@ -143,7 +243,7 @@ class ObjectsJournal(ReplicatedJournal):
         self._lease.clear()
         self._log.trim(self._snapshots.oldest_needed())
         records = self._records(survey.positions, kept)
-        return self._recovered(state, start.number, records, damage, self._left_out())
+        return self._recovered(state, start.number, records, damage)
 
     def _newest_state(
         self, claim: int, aside: str, damage: list[Damage], spoilt: list[Taken]
@@ -197,7 +297,7 @@ class ObjectsJournal(ReplicatedJournal):
         A tracker that sleeps so finds this one's claim in the place of its next entry. The claims are copied, too: they
         are positions of the log that was here.
         """
-        self._objects.put(_RESTORING, b"a backup is to come")
+        self._begin_restore()
         names = [name for folder in ("log", "snapshots", "set-aside") for name in self._objects.names(folder)]
         claims = [*self._objects.names("claims")]
         kept = {name_of(position_of(name)) for name in claims}
@@ -210,6 +310,9 @@ class ObjectsJournal(ReplicatedJournal):
                 found = found or name in moved
         self._objects.delete(moved)
         return f"{aside} in {self._where}" if found else ""
+
+    def _begin_restore(self) -> None:
+        self._objects.put(_RESTORING, b"a backup is to come")
 
     def _end_restore(self) -> None:
         self._objects.delete([_RESTORING])

@@ -9,7 +9,7 @@ the claim, not the lease, decides who can write.
 from __future__ import annotations
 
 import json
-import threading
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,16 +18,17 @@ from typing import Final
 
 from tracker.store import ConditionalStore, NoAnswerError, StoreError
 
-from ..interface import JournalGoneError, JournalLockedError
+from .. import replicated
 from ..replicated import describe, is_dead
 from .entries import Entry
 from .log import Found, Log
 from .snapshots import ObjectsSnapshots
-from .standbys import Sign, find
 
-_BEATS: Final = 3  # in the time of a lease
 _LAST_BEAT_S: Final = 2.0  # seconds for a beat that is under way at the end
-_LOOKS: Final = 10  # of one who waits, in the time of a lease
+_LOOKS: Final = 10  # of one who waits, or looks for one who does, in the time of a lease
+_FOLDER: Final = "standbys"
+_SIGNS: Final = 2  # of a standby, in the time of a lease
+_LONGER_S: Final = 5.0  # seconds beyond a lease for a standby whose machine or store is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +39,15 @@ class _Signs:
     beat: bytes | None
 
 
-class Lease:
+class Lease(replicated.Lease):
     """The lease.
 
     Args:
         log: the log, which is claimed.
-        where: the store's address, for messages.
-        seconds: without a sign of life, after which a leader may be replaced.
-        clock: a monotonic one, in seconds.
     """
+
+    failures = StoreError
+    passing = (NoAnswerError,)  # a store that is slow, or restarts
 
     def __init__(
         self,
@@ -61,21 +62,13 @@ class Lease:
         self._objects = objects
         self._log = log
         self._snapshots = snapshots
-        self._where = where
-        self._holder = holder
-        self._seconds = seconds
-        self._clock = clock
+        super().__init__(where, holder, seconds, clock)
         self._end = -1  # the newest position that was seen; -1: none was looked for
         self._newest: Found = None  # what is there
-        self._leader = ""  # the holder of the newest claim
-        self._claim = 0  # its position
+        self._claim = 0  # the position of the newest claim
         self._signs: _Signs | None = None
         self._since = 0.0  # when the signs were seen first
         self._looked = -seconds  # when they were looked for last
-        self._silence: Exception | None = None  # how the newest look failed
-        self._closed = threading.Event()
-        self._beating: threading.Thread | None = None
-        self._gone: Callable[[JournalGoneError], None] | None = None
         self._beats = 0  # how many were written
         self._beaten = 0  # the log's last record then
         self._sign = Sign(objects, holder, seconds, clock)
@@ -85,35 +78,9 @@ class Lease:
 
     # ---------------------------------------------------------------- getting it
 
-    def acquire(self) -> None:
-        """Claim the log: at once if nobody has it, or once its leader shows no sign of life.
-
-        Raises:
-            JournalLockedError: another tracker has it, and lives.
-            NoAnswerError, RefusedError: the store cannot be used.
-        """
-        until = self._clock() + 1.5 * self._seconds
-        while True:
-            with suppress(NoAnswerError):  # a store that is slow, or restarts
-                if self.try_to_acquire():
-                    return
-            if self._clock() > until:
-                raise self._silence or JournalLockedError(
-                    f"the journal {self._where} is in use by another tracker ({describe(self._leader) or 'unknown'}); "
-                    "stop it, or name another journal"
-                )
-            self._closed.wait(self._seconds / _LOOKS / 2)
-
     def try_to_acquire(self, waits: bool = False) -> bool:
-        """Try to claim the log, and return whether that succeeded. It looks only as often as is useful.
-
-        Args:
-            waits: this tracker is a standby, and shows that it waits.
-
-        Raises:
-            NoAnswerError, RefusedError: the store cannot be used.
-        """
-        dead = is_dead(self._leader)
+        """Try to claim the log, and return whether that succeeded. It looks only as often as is useful."""
+        dead = is_dead(self._other)
         if not dead and self._clock() - self._looked < self._seconds / _LOOKS:
             return False
         self._silence = None
@@ -142,8 +109,7 @@ class Lease:
         self.claim = claim
         with suppress(StoreError):
             self._sign.remove()
-        self._beating = threading.Thread(target=self._keep, name="lease", daemon=True)
-        self._beating.start()
+        self._begin()
         return True
 
     def _is_valid(self, claim: int) -> bool:
@@ -163,49 +129,24 @@ class Lease:
         if newest.term != self._claim:
             claim = newest if newest.is_claim else self._log.read(newest.term)
             self._claim = newest.term
-            self._leader = claim.holder if isinstance(claim, Entry) else ""
+            self._other = claim.holder if isinstance(claim, Entry) else ""
         return newest
 
     def _is_free(self, dead: bool) -> bool:
-        if not self._end or (dead and is_dead(self._leader)):
+        if not self._end or (dead and is_dead(self._other)):
             return True
         signs = _Signs(self._end, self._objects.get(_beat_name(self._claim)))
-        if signs.beat and _is_released(signs.beat, self._holder):
+        if signs.beat and _is_released(signs.beat, self.holder):
             return True
         if signs != self._signs:
             self._signs, self._since = signs, self._clock()
-            return is_dead(self._leader)
+            return is_dead(self._other)
         return self._clock() - self._since >= self._seconds
 
     # ---------------------------------------------------------------- keeping it
 
-    def watch(self, gone: Callable[[JournalGoneError], None]) -> None:
-        """Look, with each beat from now on, whether the log is still this tracker's.
-
-        Args:
-            gone: called, in a thread, once it is not.
-        """
-        self._gone = gone
-
-    def _keep(self) -> None:
-        while not self._closed.is_set():
-            # A store that cannot be reached is none of the lease's business: writes wait for it, too.
-            with suppress(StoreError):
-                try:
-                    self.beat()
-                except JournalGoneError as error:
-                    if self._gone is not None:
-                        self._gone(error)
-                    return
-            self._closed.wait(self._seconds / _BEATS)
-
     def beat(self) -> None:
-        """Show a sign of life, unless the log's end has moved and is one, and look whether the log is still there.
-
-        Raises:
-            JournalGoneError: it is another tracker's, or has lost its end.
-            NoAnswerError, RefusedError: the store cannot be used now.
-        """
+        """Show a sign of life, unless the log's end has moved and is one, and look whether the log is still there."""
         if self._log.last == self._beaten or not self._beats:
             self._beats += 1
             self._write_beat(self._beats, released=False)
@@ -214,7 +155,7 @@ class Lease:
             self._log.look()
 
     def _write_beat(self, count: int, released: bool) -> None:
-        beat = {"holder": self._holder, "count": count, "released": released, "next": self._next}
+        beat = {"holder": self.holder, "count": count, "released": released, "next": self._next}
         self._objects.put(_beat_name(self.claim), json.dumps(beat).encode())
 
     def clear(self) -> None:
@@ -223,12 +164,7 @@ class Lease:
         self._objects.delete(name for name in self._objects.names("beats") if name < own)
 
     def standby(self) -> str:
-        """Return which tracker waits for the journal, for people; empty: none does.
-
-        Raises:
-            NoAnswerError, RefusedError: the store cannot be used.
-        """
-        self._found = find(self._objects, self._seconds, self._clock)
+        self._found = find_standby(self._objects, self._seconds, self._clock)
         return describe(self._found)
 
     def hand_over(self) -> None:
@@ -259,3 +195,75 @@ def _is_released(beat: bytes, to: str) -> bool:
 
 def _beat_name(claim: int) -> str:
     return f"beats/{claim:020}"
+
+
+class Sign:
+    """The sign of one standby, written again and again.
+
+    A store has no clock that all trackers share, so the age of an object tells nothing. A leader that looks for a
+    standby waits until a sign changes: who wrote it was alive a moment ago.
+
+    Args:
+        seconds: the length of a lease.
+        clock: a monotonic one, in seconds.
+    """
+
+    def __init__(
+        self, objects: ConditionalStore, holder: str, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._objects = objects
+        self._holder = holder
+        self._every = seconds / _SIGNS
+        self._clock = clock
+        self._name = f"{_FOLDER}/{secrets.token_hex(8)}"
+        self._shown: float | None = None
+        self._count = 0
+
+    def show(self) -> None:
+        """Write the sign, if it is due.
+
+        Raises:
+            NoAnswerError, RefusedError: the store cannot be used.
+        """
+        now = self._clock()
+        if self._shown is None or now - self._shown >= self._every:
+            self._count += 1
+            self._shown = now
+            self._objects.put(self._name, json.dumps({"holder": self._holder, "count": self._count}).encode())
+
+    def remove(self) -> None:
+        """Remove the sign, if it was written.
+
+        Raises:
+            NoAnswerError, RefusedError: the store cannot be used.
+        """
+        if self._shown is not None:
+            self._objects.delete([self._name])
+            self._shown = None
+
+
+def find_standby(objects: ConditionalStore, seconds: float, clock: Callable[[], float] = time.monotonic) -> str:
+    """Wait until a standby shows that it is alive, and return its holder; empty: none does.
+
+    If there are signs and none of them changes, that takes the time of a lease and a little more. Their trackers have
+    died then, and the signs are removed.
+
+    Args:
+        seconds: the length of a lease.
+        clock: a monotonic one, in seconds.
+
+    Raises:
+        NoAnswerError, RefusedError: the store cannot be used.
+    """
+    first: dict[str, bytes] = {}
+    until = clock() + seconds + _LONGER_S
+    while names := objects.names(_FOLDER):
+        for name in names:
+            sign = objects.get(name)
+            if sign is not None and first.setdefault(name, sign) != sign:
+                return str(json.loads(sign)["holder"])
+        if clock() > until:
+            objects.delete(first)
+            break
+        time.sleep(seconds / _LOOKS)
+    return ""

@@ -16,8 +16,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from tracker.store import ConditionalStore, NoAnswerError, RefusedError
@@ -25,7 +26,7 @@ from tracker.store import ConditionalStore, NoAnswerError, RefusedError
 from ..groups import pack
 from ..interface import JournalError, JournalFullError, JournalGoneError, Record
 from ..replicated import insist
-from .entries import Entry, EntryDamagedError, claim_name, name_of, position_of
+from .entries import HEAD, Entry, EntryDamagedError, claim_name, name_of, position_of
 
 log = logging.getLogger("tracker.journal")
 
@@ -35,6 +36,20 @@ _CLAIM_ATTEMPTS: Final = 5
 LOSS: Final = "lost"  #: the object that names the records that were acknowledged and are lost
 
 Found = Entry | EntryDamagedError | None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Followed:
+    """Group that a standby has read; without arguments: none.
+
+    Args:
+        number: its last record.
+        writer: of the group; empty: unknown, since a snapshot at its position was read in its place.
+    """
+
+    position: int = 0
+    number: int = 0
+    writer: str = ""
 
 
 class Log:
@@ -47,6 +62,7 @@ class Log:
     Attributes:
         term: this tracker's: the position of its claim; 0: it has not claimed the log.
         last: the newest record that is durable.
+        followed: the newest group that this tracker has read as a standby.
     """
 
     def __init__(self, objects: ConditionalStore, where: str, writer: str, holder: str) -> None:
@@ -63,6 +79,7 @@ class Log:
         self._groups: deque[tuple[int, int]] = deque()  # this term's groups: last record, position
         self.term = 0
         self.last = 0
+        self.followed = Followed()
 
     # ---------------------------------------------------------------- reading
 
@@ -237,11 +254,13 @@ class Log:
             NoAnswerError, RefusedError: that could not be found out now.
         """
         end, last = self._end, self.last
+        # A store that was emptied has the end again after the next write, and never the claim.
+        has_claim = self._objects.get(name_of(self.term), first=1) is not None
         has_end = self._objects.get(name_of(end), first=1) is not None
         found = self.read(end + 1)
         if found is not None and not (isinstance(found, Entry) and self.is_own(found)):
             self._moved(found)
-        if not has_end and found is None:
+        if not has_claim or (not has_end and found is None):
             raise self._note_loss(last)
         if self._objects.get(LOSS) is not None:
             if not self._accepts:
@@ -273,6 +292,24 @@ class Log:
         except (NoAnswerError, RefusedError) as error:
             return JournalGoneError(f"{self._where} has lost records up to {last}, and that cannot be noted: {error}")
         return JournalGoneError(f"{self._where} has lost records up to {last}, which were acknowledged")
+
+    def has_lost_followed(self, is_covered: Callable[[], bool]) -> bool:
+        """Return whether what was read last as a standby is lost; that is written down before this returns.
+
+        Args:
+            is_covered: whether a group may be gone, since a snapshot has its records.
+
+        Raises:
+            NoAnswerError, RefusedError: that cannot be found out or written down now.
+        """
+        followed = self.followed
+        if not followed.position:
+            return False
+        content = self._objects.get(name_of(followed.position), first=HEAD)
+        if is_covered() if content is None else followed.writer in ("", Entry.writer_in(content)):
+            return False
+        self._objects.create(LOSS, str(followed.number).encode())
+        return True
 
     def noted_loss(self) -> int:
         """Return the number up to which records are noted as lost; 0: none are."""

@@ -52,10 +52,8 @@ class Marks:
         with suppress(OSError):
             past.unlink()
 
-    def note(self, marked: Marked) -> None:
-        """Note what is about to be done."""
-        if self._mark is not None:
-            self._mark.note(marked)
+    def note(self, marked: Marked) -> bool:
+        return self._mark is None or self._mark.note(marked)
 
     def close(self) -> None:
         """Close the file."""

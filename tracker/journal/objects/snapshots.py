@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from tracker.store import ConditionalStore, NoAnswerError, RefusedError
 
 from ..interface import JournalError, JournalFullError
-from ..snapshots import KEEP, SnapshotDamagedError, read_pieces, write_pieces
+from ..snapshots import KEEP, read_pieces, write_pieces
 
 _ATTEMPTS: Final = 8
 _PAUSE_S: Final = 0.1  # before the second attempt, and twice as long before each other one
@@ -82,10 +82,7 @@ class ObjectsSnapshots:
         Raises:
             SnapshotDamagedError: it is not what was written.
         """
-        try:
-            description = json.loads(self._objects.get(taken.description) or b"")
-        except ValueError as error:
-            raise SnapshotDamagedError("its description is not one") from error
+        description = self._objects.get(taken.description)
         return read_pieces(description, lambda place: self._objects.get(f"{taken.folder}/{place:06}"))
 
     def write(self, position: int, number: int, state: Any, is_leader: Callable[[], None]) -> tuple[int, int]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from tracker.store.address import read_options
 
 #: The variable with the password.
 PASSWORD_VARIABLE: Final = "TRACKER_JOURNAL_PASSWORD"
@@ -89,7 +91,8 @@ class RedisAddress:
         servers = tuple(_server(each, _SENTINEL_PORT if sentinels else _PORT) for each in url.netloc.split(","))
         if len(servers) > 1 and not sentinels:
             raise ValueError(f"several servers {url.netloc!r} need sentinels; use {_FORMS}")
-        return cls(servers, service, db, url.scheme.startswith("rediss"), **_options(url))  # type: ignore[arg-type]
+        options = read_options(url, "a journal in Redis", fields(cls)[4:])
+        return cls(servers, service, db, url.scheme.startswith("rediss"), **options)
 
     def __str__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self.servers)
@@ -129,18 +132,3 @@ def _server(text: str, usual: int) -> tuple[str, int]:
     if not host:
         raise ValueError(f"{text!r} has no host; use HOST:PORT")
     return host, port or usual
-
-
-def _options(url: SplitResult) -> dict[str, object]:
-    allowed = {each.name.replace("_", "-"): each for each in fields(RedisAddress)[4:]}
-    options: dict[str, object] = {}
-    for name, value in parse_qsl(url.query, keep_blank_values=True):
-        if name not in allowed:
-            raise ValueError(f"{name!r} is not an option of a journal in Redis; there are {', '.join(allowed)}")
-        field = allowed[name]
-        try:
-            kind: Any = type(field.default)
-            options[field.name] = kind(value)
-        except ValueError as error:
-            raise ValueError(f"{name}={value!r} is not a number") from error
-    return options

@@ -6,7 +6,7 @@ See `scripts` for the keys and the atomic steps, and docs/howto/journals.md for 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import redis
@@ -17,14 +17,13 @@ from ..interface import (
     Damage,
     Following,
     JournalError,
-    JournalGoneError,
     LeftOut,
     LostTrackError,
     Place,
     Record,
     Recovery,
 )
-from ..replicated import Group, HeldBack, ReplicatedJournal, left_out
+from ..replicated import Group, LogFollowing, ReplicatedJournal, left_out
 from ..snapshots import SnapshotDamagedError
 from . import scripts
 from .address import RedisAddress
@@ -38,43 +37,30 @@ from .snapshots import RedisSnapshots
 from .top import NOTHING, Top
 
 
-def _left_out(client: Any, keys: Keys) -> frozenset[LeftOut]:
-    return left_out((int(number), text) for number, text in client.hgetall(keys.set_aside).items())
-
-
-class RedisFollowing:
+class RedisFollowing(LogFollowing):
     """Reader of the records after a place, as they come."""
 
-    def __init__(self, log: Log, keys: Keys, place: Place) -> None:
+    failures = redis.RedisError
+
+    def __init__(self, log: Log, keys: Keys, place: Place, look_left_out: Callable[[], frozenset[LeftOut]]) -> None:
+        super().__init__(place, look_left_out)
         self._log = log
         self._keys = keys
-        self._held_back = HeldBack(place)
         self._reading: Reading = log.read(place.entry, place.number)
-        self._claims = -1
-        self._left_out: frozenset[LeftOut] = frozenset()
+        self._claims = 0  # that were passed
         self._newest = self._known(place.entry, place.number)
         self._log.known = max(self._log.known, self._newest)  # a snapshot has only what is acknowledged
 
-    @property
-    def place(self) -> Place:
-        """Return what was returned so far."""
-        return self._held_back.place
-
-    def records(self) -> Iterator[tuple[int, Record]]:
-        """Return the records that may be replayed now; see `tracker.journal.Following`."""
-        try:
-            known = self._log.known
-            relation, _, first = self._log.look(self._log.client, known)
-            if relation is Relation.LOST:
-                raise lost_while_followed(self._keys, known.number, first)
-            for group in self._reading:
-                if self._reading.claims != self._claims:  # a tracker has started, and may have left records out
-                    self._claims = self._reading.claims
-                    self._left_out = _left_out(self._log.client, self._keys)
-                self._note(group)
-                yield from self._held_back.add(group, self._left_out)
-        except redis.RedisError as error:
-            raise JournalError(f"the log cannot be read: {error}") from error
+    def _read(self) -> Iterator[Group]:
+        known = self._log.known
+        relation, _, first = self._log.look(self._log.client, known)
+        if relation is Relation.LOST:
+            raise lost_while_followed(self._keys, known.number, first)
+        for group in self._reading:
+            if self._reading.claims != self._claims:
+                self._claims, self._left_out = self._reading.claims, None
+            self._note(group)
+            yield group
         if self._reading.problem is not None:
             raise LostTrackError(self._reading.problem)
 
@@ -134,19 +120,19 @@ class RedisJournal(ReplicatedJournal):
     def follow(self) -> tuple[Any, Following]:
         with self._asking():
             state, number, entry, _ = self._newest_snapshot("")
-        return state, RedisFollowing(self._log, self._keys, Place(entry, number))
+        return state, RedisFollowing(self._log, self._keys, Place(entry, number), self._left_out)
 
     # ---------------------------------------------------------------- reading
 
     def _recover(self, accept_loss: bool, followed: Place | None) -> Recovery:
         aside = self._keys.damaged(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
+        self._accepts_loss = accept_loss
+        # The term begins first: from then on nothing is written behind what is read here, and no snapshot is removed.
+        top = self._log.claim(self._lease.holder, accept_loss)
         if followed is None:
             state, number, entry, damage = self._newest_snapshot(aside)
         else:
             state, number, entry, damage = None, followed.number, followed.entry, []
-        self._accepts_loss = accept_loss
-        # The term begins first: from then on nothing is written behind what is read here.
-        top = self._log.claim(self._lease.holder, accept_loss)
         reading = self._log.read(entry, number)
         for _ in reading:
             pass
@@ -163,10 +149,15 @@ class RedisJournal(ReplicatedJournal):
         for each in damage:
             self._snapshots.set_aside(each.file.rpartition(" ")[2], each.set_aside)
         self._marks.begin(self._log.term)
-        self._lease.watch(lambda: self._log.last, self._look, self._log.term)
+        self._lease.look_at(lambda: self._log.last, self._look, self._log.term)
+        self._lease.watch(self._is_gone)
         self._snapshots.clear()
         records = self._records(self._log.read(entry, number), reading.number)
-        return self._recovered(state, number, records, found_wrong, _left_out(self._log.client, self._keys))
+        return self._recovered(state, number, records, found_wrong)
+
+    def _left_out(self) -> frozenset[LeftOut]:
+        texts = self._log.client.hgetall(self._keys.set_aside)
+        return left_out((int(number), text) for number, text in texts.items())
 
     def _newest_snapshot(self, aside: str) -> tuple[Any, int, str, list[Damage]]:
         """Return the newest readable snapshot, its record and entry, and the damage of newer ones."""
@@ -213,6 +204,9 @@ class RedisJournal(ReplicatedJournal):
                 yield keys.piece(entry, place)
                 place += 1
 
+    def _begin_restore(self) -> None:
+        self._log.client.hset(self._keys.top, "restoring", "1")
+
     def _end_restore(self) -> None:
         self._log.client.hdel(self._keys.top, "restoring")
 
@@ -226,14 +220,11 @@ class RedisJournal(ReplicatedJournal):
 
     def _look(self, acknowledged: int, top: Top) -> None:
         """Find out what the end of the log tells: an idle tracker must notice, too, that it has lost the log."""
-        try:
-            # An accepted loss stays noted until the first entry after the claim, however long the recovery takes.
-            if top.lost and not (self._accepts_loss and top.entry == f"{self._log.term}-0"):
-                raise lost(self._keys, top.lost)
-            if top.term != self._log.term or top.last < acknowledged or not top.has_log or self._log.is_others(top):
-                self._log.moved()
-        except JournalGoneError as error:
-            self._is_gone(error)
+        # An accepted loss stays noted until the first entry after the claim, however long the recovery takes.
+        if top.lost and not (self._accepts_loss and top.entry == f"{self._log.term}-0"):
+            raise lost(self._keys, top.lost)
+        if top.term != self._log.term or top.last < acknowledged or not top.has_log or self._log.is_others(top):
+            self._log.moved()
 
     def _unusable(self, error: redis.RedisError) -> JournalError:
         where = self._keys.address

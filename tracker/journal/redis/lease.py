@@ -7,95 +7,68 @@ another tracker takes over.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import redis
 
-from ..interface import JournalLockedError
-from ..replicated import describe, is_dead, new_holder
+from .. import replicated
+from ..replicated import BEATS, describe, is_dead, new_holder
 from . import scripts
 from .connection import connect
 from .keys import Keys
 from .top import Top
 
-_RENEWALS: Final = 3  # in the time of a lease
-_LOOK_S: Final = 0.1  # between two attempts to get a lease that another tracker has
 
+class Lease(replicated.Lease):
+    """The lease."""
 
-class Lease:
-    """The lease.
-
-    Attributes:
-        holder: identifies this process, as JSON that people can read.
-    """
+    failures = redis.RedisError
+    another = "another journal or ?prefix=…"
 
     def __init__(self, keys: Keys) -> None:
+        super().__init__(str(keys.address), new_holder(), keys.address.lease, lambda: time.monotonic())
         self._keys = keys
-        self._client = connect(keys.address, answer_s=max(1.0, keys.address.lease / _RENEWALS))
+        self._client = connect(keys.address, answer_s=max(1.0, keys.address.lease / BEATS))
         self._ms = int(keys.address.lease * 1000)
-        self.holder = new_holder()
-        self._closed = threading.Event()
-        self._other = ""  # the holder that was seen last
         self._announced = 0.0  # the monotonic time at which this process was noted as the standby
-        self._renewing: threading.Thread | None = None
-        self._watch: tuple[Callable[[], int], Callable[[int, Top], None], int] | None = None
-
-    def acquire(self) -> None:
-        """Get the lease: at once if nobody has it, or once it has run out because nobody renewed it; then renew it.
-
-        Raises:
-            JournalLockedError: another tracker renews it.
-            redis.RedisError: the server cannot be used.
-        """
-        until = time.monotonic() + self._ms / 1000
-        while not self.try_to_acquire():
-            if time.monotonic() > until:
-                raise JournalLockedError(
-                    f"the journal {self._keys.address} is in use by another tracker ({describe(self._other)}); stop "
-                    "it, or name another journal or ?prefix=…"
-                )
-            self._closed.wait(_LOOK_S)
+        self._look: tuple[Callable[[], int], Callable[[int, Top], None], int] | None = None
 
     def try_to_acquire(self, waits: bool = False) -> bool:
-        """Try to get the lease, and return whether that succeeded; then renew it.
-
-        Args:
-            waits: note that this process is a standby, which follows the log.
-
-        Raises:
-            redis.RedisError: the server cannot be used.
-        """
         dead = self._other if is_dead(self._other) else ""
-        announce = waits and time.monotonic() - self._announced > self._ms / 1000 / _RENEWALS
+        announce = waits and self._clock() - self._announced > self._seconds / BEATS
         self._other = self._try(dead, announce)
         if announce:
-            self._announced = time.monotonic()
+            self._announced = self._clock()
         if self._other:
             return False
-        self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
-        self._renewing.start()
+        self._begin(self._seconds / BEATS)
         return True
 
-    def watch(self, acknowledged: Callable[[], int], look: Callable[[int, Top], None], term: int) -> None:
-        """Look at the end of the log with each renewal from now on.
+    def look_at(self, acknowledged: Callable[[], int], look: Callable[[int, Top], None], term: int) -> None:
+        """Look at the end of the log with each beat from now on.
 
         Args:
             acknowledged: returns the newest record that this tracker has acknowledged.
-            look: called, in a thread, with what `acknowledged` returned before a renewal, and the end of the log at it.
+            look: called, in a thread, with what `acknowledged` returned before a beat, and the end of the log at it.
+                Raises `JournalGoneError` if that is no longer this tracker's.
         """
-        self._watch = acknowledged, look, term
+        self._look = acknowledged, look, term
+
+    def beat(self) -> None:
+        if self._look is None:
+            self._try("")
+            return
+        acknowledged, look, term = self._look
+        known = acknowledged()
+        keys = [self._keys.lease, self._keys.top, self._keys.log]
+        top = self._client.eval(scripts.RENEW, len(keys), *keys, self.holder, self._ms, term)
+        look(known, Top.read(*top))
 
     def standby(self) -> str:
-        """Return which process follows the log, for people; empty: none does.
-
-        Raises:
-            redis.RedisError: the server cannot be used.
-        """
-        client = connect(self._keys.address)  # the lease's own may be in use by the thread that renews it
+        client = connect(self._keys.address)  # the lease's own may be in use by the thread that keeps it
         try:
             holder: Any = client.get(self._keys.standby)
         finally:
@@ -103,39 +76,24 @@ class Lease:
         return describe(holder.decode()) if holder else ""
 
     def hand_over(self) -> None:
-        """Give the lease to the standby, and close the connection. A server that cannot be used lets it run out."""
-        self._stop_renewing()
+        self._stop()
         with suppress(redis.RedisError):
             self._client.eval(scripts.HAND_OVER, 2, self._keys.lease, self._keys.standby, self.holder, self._ms)
         self.close()
 
     def close(self) -> None:
-        """Give the lease back, if it is this tracker's, and close the connection."""
-        self._stop_renewing()
+        self._stop()
         with suppress(redis.RedisError):
             self._client.eval(scripts.LET_GO, 2, self._keys.lease, self._keys.standby, self.holder)
         self._client.close()
 
-    def _stop_renewing(self) -> None:
+    def _stop(self) -> None:
         self._closed.set()
-        if self._renewing is not None:
-            self._renewing.join()
+        if self._beating is not None:
+            self._beating.join()
 
     def _try(self, dead: str, announce: bool = False) -> str:
         """Try to get the lease; return its holder, if that is another one."""
         keys = [self._keys.lease, self._keys.standby]
         held = self._client.eval(scripts.ACQUIRE, len(keys), *keys, self.holder, self._ms, dead, int(announce))
         return held.decode() if held else ""
-
-    def _renew(self) -> None:
-        while not self._closed.wait(self._ms / 1000 / _RENEWALS):
-            # A server that cannot be reached is none of the lease's business: writes wait for it, too.
-            with suppress(redis.RedisError):
-                if self._watch is None:
-                    self._try("")
-                    continue
-                acknowledged, look, term = self._watch
-                known = acknowledged()
-                keys = [self._keys.lease, self._keys.top, self._keys.log]
-                top = self._client.eval(scripts.RENEW, len(keys), *keys, self.holder, self._ms, term)
-                look(known, Top.read(*top))

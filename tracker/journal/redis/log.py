@@ -47,7 +47,12 @@ class Reading:
         self.problem: str | None = None
 
     def __iter__(self) -> Iterator[Group]:
-        start = self.entry
+        try:
+            yield from self._groups(self.entry)
+        except ValueError as error:
+            self.problem = f"what follows entry {self.entry} is no entry of a tracker: {error}"
+
+    def _groups(self, start: str) -> Iterator[Group]:
         while batch := self._read(start):
             for name, fields in batch:
                 start, group = name.decode(), None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import redis
 
 from ..interface import JournalError, JournalFullError, JournalGoneError
-from ..snapshots import KEEP, read_pieces, write_pieces
+from ..snapshots import KEEP, SnapshotDamagedError, described, read_pieces, write_pieces
 from . import scripts
 from .connection import LOST, connect, is_full
 from .keys import Keys
@@ -35,9 +36,10 @@ class RedisSnapshots:
             SnapshotDamagedError: it is not what was written.
         """
         text = self._client.hget(self._keys.snapshots, entry)
-        description = json.loads(text)
-        state = read_pieces(description, lambda place: self._client.get(self._keys.piece(entry, place)))
-        return description["number"], state
+        if text is None:
+            raise SnapshotDamagedError("newer ones have replaced it")
+        state = read_pieces(text, lambda place: self._client.get(self._keys.piece(entry, place)))
+        return _order(entry)[1], state
 
     def write(self, term: int, number: int, state: Any) -> int:
         """Keep a state, remove older ones except one, trim the log, and return the state's size in bytes.
@@ -73,9 +75,15 @@ class RedisSnapshots:
         """Move a snapshot that cannot be used to a key, and its pieces to `where:0`, `where:1`, …"""
         text = self._client.hget(self._keys.snapshots, entry)
         self._client.set(where, text)
-        for place in range(json.loads(text)["pieces"]):
-            with suppress(redis.ResponseError):  # it is missing
+        pieces = 0
+        with suppress(SnapshotDamagedError):
+            pieces, _ = described(text)
+        for place in count():
+            try:
                 self._client.rename(self._keys.piece(entry, place), f"{where}:{place}")
+            except redis.ResponseError:  # it is missing
+                if place >= pieces:
+                    break
         self._client.hdel(self._keys.snapshots, entry)
 
     def close(self) -> None:

@@ -6,53 +6,38 @@ the parts of another.
 
 from __future__ import annotations
 
-from tracker.contract.events import (
-    Advanced,
-    Body,
-    DrainCancelled,
-    Drained,
-    DrainRequested,
-    DrainTimedOut,
-    Ended,
-    Event,
-    Excess,
-    FrontIdle,
-    Late,
-    Stalled,
-)
+from google.protobuf.message import Message
+
+from tracker.contract import events
+from tracker.contract.events import Body, Ended, Event
 from tracker.contract.values import Reason
 from tracker.wire.gen import tracker_pb2 as wire
 
-from .fields import NS, count, optional, read_time
-from .jobs import read_drain_mode, write_drain_mode
+from .values import NS, count, optional, read, read_time, write
+
+#: By the message's field, the kinds of which there are so few that they are written field by field of their class.
+_FEW: dict[str, tuple[type[Body], type[Message]]] = {
+    "late": (events.Late, wire.Late),
+    "stalled": (events.Stalled, wire.Stalled),
+    "excess": (events.Excess, wire.Excess),
+    "front_idle": (events.FrontIdle, wire.FrontIdle),
+    "drain_requested": (events.DrainRequested, wire.DrainEvent),
+    "drained": (events.Drained, wire.DrainEvent),
+    "drain_timed_out": (events.DrainTimedOut, wire.DrainEvent),
+    "drain_cancelled": (events.DrainCancelled, wire.DrainEvent),
+    "advanced": (events.Advanced, wire.Advanced),
+}
+_FIELDS = {kind: (field, message) for field, (kind, message) in _FEW.items()}
 
 
 def write_event(event: Event) -> wire.Event:
     """Return an event."""
     message = _head(event)
-    match event.kind:
-        case Ended() as body:
-            _fill_ended(message.ended, body)
-        case Late(segment, scope, name, producer, sent, received):
-            late = wire.Late(segment=segment, scope=scope, name=name, producer=producer, sent=sent, received=received)
-            message.late.CopyFrom(late)
-        case Stalled() as body:
-            _fill_stalled(message.stalled, body)
-        case Excess(segment, scope, name, expected, sent):
-            excess = wire.Excess(segment=segment, scope=scope, name=name, expected=count(expected), sent=sent)
-            message.excess.CopyFrom(excess)
-        case FrontIdle(front, idle):
-            message.front_idle.CopyFrom(wire.FrontIdle(front=front, idle=idle))
-        case DrainRequested(drain_id, mode):
-            message.drain_requested.CopyFrom(wire.DrainEvent(drain_id=drain_id, mode=write_drain_mode(mode)))
-        case Drained(drain_id, mode):
-            message.drained.CopyFrom(wire.DrainEvent(drain_id=drain_id, mode=write_drain_mode(mode)))
-        case DrainTimedOut(drain_id):
-            message.drain_timed_out.CopyFrom(wire.DrainEvent(drain_id=drain_id))
-        case DrainCancelled(drain_id):
-            message.drain_cancelled.CopyFrom(wire.DrainEvent(drain_id=drain_id))
-        case Advanced(segment, time):
-            message.advanced.CopyFrom(wire.Advanced(segment=segment, time=time))
+    if isinstance(event.kind, Ended):
+        _fill_ended(message.ended, event.kind)
+    else:
+        field, kind = _FIELDS[type(event.kind)]
+        getattr(message, field).CopyFrom(write(event.kind, kind))
     return message
 
 
@@ -91,15 +76,6 @@ def _fill_ended(message: wire.Ended, body: Ended) -> None:
         message.expected = count(body.expected)
 
 
-def _fill_stalled(message: wire.Stalled, body: Stalled) -> None:
-    message.scope = body.scope
-    message.name = body.name
-    message.segments.extend(body.segments)
-    message.in_flight = body.in_flight
-    message.expected = count(body.expected)
-    message.sent = body.sent
-
-
 def read_event(message: wire.Event) -> Event | None:
     """Return the event; None for a bookmark, and for a kind that this client is too old to know."""
     body = _read_body(message)
@@ -122,36 +98,7 @@ def read_ended(message: wire.Ended) -> Ended:
 
 
 def _read_body(message: wire.Event) -> Body | None:
-    match message.WhichOneof("kind"):
-        case "ended":
-            return read_ended(message.ended)
-        case "advanced":
-            return Advanced(message.advanced.segment, message.advanced.time)
-        case "late":
-            late = message.late
-            return Late(late.segment, late.scope, late.name, late.producer, late.sent, late.received)
-        case "stalled":
-            stalled = message.stalled
-            return Stalled(
-                stalled.scope,
-                stalled.name,
-                tuple(stalled.segments),
-                stalled.in_flight,
-                stalled.expected,
-                stalled.sent,
-            )
-        case "excess":
-            excess = message.excess
-            return Excess(excess.segment, excess.scope, excess.name, excess.expected, excess.sent)
-        case "front_idle":
-            return FrontIdle(message.front_idle.front, message.front_idle.idle)
-        case "drain_requested":
-            return DrainRequested(message.drain_requested.drain_id, read_drain_mode(message.drain_requested.mode))
-        case "drained":
-            return Drained(message.drained.drain_id, read_drain_mode(message.drained.mode))
-        case "drain_timed_out":
-            return DrainTimedOut(message.drain_timed_out.drain_id)
-        case "drain_cancelled":
-            return DrainCancelled(message.drain_cancelled.drain_id)
-        case _:
-            return None
+    field = message.WhichOneof("kind")
+    if field == "ended":
+        return read_ended(message.ended)
+    return read(getattr(message, field), _FEW[field][0]) if field in _FEW else None

@@ -112,7 +112,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """It was given up by hand, or by a forced deployment."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
-    """Why a substream has ended."""
+    """Reason for the end of a substream."""
 
 REASON_UNSPECIFIED: Reason.ValueType  # 0
 """Never sent."""
@@ -148,7 +148,7 @@ class _DrainStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DrainState
 class DrainState(_DrainState, metaclass=_DrainStateEnumTypeWrapper):
     """---------------------------------------------------------------- drain
 
-    How far a drain is.
+    State of a drain.
     """
 
 DRAIN_STATE_UNSPECIFIED: DrainState.ValueType  # 0
@@ -181,7 +181,7 @@ class _DrainModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DrainMode.V
     """Sources stop and do not finish. Open substreams stay open, and the next deployment goes on with them."""
 
 class DrainMode(_DrainMode, metaclass=_DrainModeEnumTypeWrapper):
-    """What becomes of what is open when a deployment is drained."""
+    """Treatment of what is open when a deployment is drained."""
 
 DRAIN_MODE_UNSPECIFIED: DrainMode.ValueType  # 0
 """As FINISH."""
@@ -210,7 +210,7 @@ Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
 
 @_typing.final
 class ServerInfo(_message.Message):
-    """What a server is and allows."""
+    """Identity, limits and abilities of a server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -254,7 +254,7 @@ class ServerInfo(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it can do that earlier releases would get wrong instead of refusing it: `hand-over`."""
+        """Abilities that earlier releases would get wrong instead of refusing them: `hand-over`."""
 
     def __init__(
         self,
@@ -305,7 +305,7 @@ class BackupPart(_message.Message):
     data: _builtins.bytes
     """The next bytes."""
     size: _builtins.int
-    """How many bytes the whole file has."""
+    """Size of the whole file, in bytes."""
     def __init__(
         self,
         *,
@@ -345,7 +345,7 @@ class MoveLeaderResponse(_message.Message):
 
     TO_FIELD_NUMBER: _builtins.int
     to: _builtins.str
-    """Who gets the journal, for people."""
+    """The server that gets the journal, for people."""
     def __init__(
         self,
         *,
@@ -395,7 +395,7 @@ Global___Segment: _TypeAlias = Segment  # noqa: Y015
 
 @_typing.final
 class JobSpec(_message.Message):
-    """What a job is."""
+    """Definition of a job: its graph, its fronts and its rules."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -448,11 +448,11 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def retention(self) -> _duration_pb2.Duration:
-        """How long ended substreams and events are kept; absent: the server's default."""
+        """Time for which ended substreams and events are kept; absent: the server's default."""
 
     @_builtins.property
     def remember(self) -> _duration_pb2.Duration:
-        """How long the name of a substream that has ended is remembered, from its end on, so that what comes of it later is
+        """Time for which the name of an ended substream is remembered, from its end on, so that what comes of it later is
         late and begins no second life; absent: as long as there is the job. It takes 16 bytes a name. A substream whose end
         time lies at or below its fronts' floor needs none and is remembered for as long as there is the job.
         """
@@ -557,20 +557,20 @@ class DefineJobResponse(_message.Message):
     LOG_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     created: _builtins.bool
-    """Whether the job did not exist before."""
+    """True if the job did not exist before."""
     last_seq: _builtins.int
     """The last event's number: a watch after it sees what happens from now on."""
     log_id: _builtins.str
     """Names the event log. It changes when the job is deleted and defined again, or when a journal has lost its tail."""
     incarnation: _builtins.int
-    """How often the job has started afresh. Elements carry it; a receiver drops those of an earlier one."""
+    """Number of times that the job has started afresh. Elements carry it; a receiver drops those of an earlier one."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The spec in force."""
 
     @_builtins.property
     def drain(self) -> Global___DrainStatus:
-        """Whether this deployment is asked to drain already."""
+        """The drain that this deployment is already asked for, if any."""
 
     def __init__(
         self,
@@ -671,17 +671,17 @@ class JobStatus(_message.Message):
     in_flight: _builtins.int
     """Elements sent and not yet received, over all segments and substreams."""
     late_reports: _builtins.int
-    """How many Late events there were."""
+    """Number of Late events."""
     log_id: _builtins.str
     """Names the event log."""
     incarnation: _builtins.int
-    """How often the job has started afresh."""
+    """Number of times that the job has started afresh."""
     incomplete_substreams: _builtins.int
     """Open substreams of which more elements are expected than were sent."""
     expected: _builtins.int
-    """How many elements are expected of those, on the segments on which any are missing."""
+    """Number of elements expected of those, on the segments on which any are missing."""
     expected_sent: _builtins.int
-    """How many were sent on the same."""
+    """Number of elements sent on these segments."""
     staged_substreams: _builtins.int
     """Substreams that accepted reports have named and that are not known: their epochs are staged, or they were late."""
     staged_units: _builtins.int
@@ -774,7 +774,7 @@ class ProducerStatus(_message.Message):
     committed_epoch: _builtins.int
     """The last committed epoch; absent: none yet."""
     closed: _builtins.bool
-    """Whether the latest run is closed."""
+    """True once the latest run is closed."""
     @_builtins.property
     def staged_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Epochs reported or sealed, not committed."""
@@ -841,16 +841,16 @@ class FrontStatus(_message.Message):
     front: _builtins.str
     """Its name."""
     finished: _builtins.bool
-    """Whether it has promised to send nothing more at all."""
+    """True once it has promised to send nothing more at all."""
     idle: _builtins.bool
-    """Whether it has been silent for `idle_after`."""
+    """True if it has been silent for `idle_after`."""
     producer: _builtins.str
     """Its owner; empty: nobody has promised for it yet."""
     more_frontiers: _builtins.int
-    """How many scopes are left out of `frontiers`. They are at least as far as those that are there."""
+    """Number of scopes left out of `frontiers`. They are at least as far as those that are there."""
     @_builtins.property
     def frontiers(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """What it has promised, by scope; `*` is the frontier for every scope. Where an answer has no room for all, the scopes
+        """Its promises, by scope; `*` is the frontier for every scope. Where an answer has no room for all, the scopes
         that are furthest ahead are left out: the frontiers of all fronts take at most half of `max_message_bytes`.
         """
 
@@ -1177,8 +1177,8 @@ Global___FinishFrontResponse: _TypeAlias = FinishFrontResponse  # noqa: Y015
 
 @_typing.final
 class ReportRequest(_message.Message):
-    """What units of an epoch have sent, received and promise, in columns: a row for each substream spoken of, and a row
-    for each (substream, segment) that changes. Entries of the same (substream, segment) may be combined anywhere on the
+    """Elements that units of an epoch have sent and received, and promises, in columns: a row for each substream named, and
+    a row for each (substream, segment) that changes. Entries of the same (substream, segment) may be combined anywhere on the
     way: labels by XOR, counts by addition.
     """
 
@@ -1209,7 +1209,7 @@ class ReportRequest(_message.Message):
     job: _builtins.str
     """The job."""
     producer: _builtins.str
-    """Who reports."""
+    """The producer that reports."""
     run: _builtins.str
     """Its current run."""
     epoch: _builtins.int
@@ -1221,7 +1221,7 @@ class ReportRequest(_message.Message):
     keep_apart: _builtins.bool
     """A relay must not combine this report with any other."""
     entry_count: _builtins.int
-    """How many entries there are; the columns must have this length."""
+    """Number of entries; the columns must have this length."""
     commit: _builtins.bool
     """Commit the epoch with this report."""
     @_builtins.property
@@ -1278,7 +1278,7 @@ class ReportRequest(_message.Message):
 
     @_builtins.property
     def promises(self) -> _containers.RepeatedCompositeFieldContainer[Global___Promise]:
-        """What will not be sent any more. A promise is made no earlier than all that was sent before it."""
+        """Promises of what will not be sent any more. A promise is made no earlier than all that was sent before it."""
 
     def __init__(
         self,
@@ -1316,7 +1316,7 @@ Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
 
 @_typing.final
 class Promise(_message.Message):
-    """What a front, or the only source of a substream, will not send any more; or how much it will send."""
+    """Promise of a front, or of the only source of a substream: to send no more of something, or how much to send."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1443,7 +1443,7 @@ class Expect(_message.Message):
     substream_index: _builtins.int
     """In a report: the substream's place in the report's `names`, and past their end in `substream_ids`."""
     elements: _builtins.int
-    """How many, in all: those that were sent before count, too. At most 2^48."""
+    """Number of elements in all: those that were sent before count, too. At most 2^48."""
     revise: _builtins.bool
     """Take the place of another number. Without it, another number than before is refused (`EXPECT_CONFLICT`); with it,
     once the substream has ended on the segment.
@@ -1504,7 +1504,7 @@ Global___SubstreamName: _TypeAlias = SubstreamName  # noqa: Y015
 
 @_typing.final
 class ReportResponse(_message.Message):
-    """What became of a report."""
+    """Answer to a report."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1528,7 +1528,7 @@ class ReportResponse(_message.Message):
         """ReportStream only: it was refused; `error_code`, `error_reason` and `error_message` say why."""
 
     class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
-        """What became of it."""
+        """Outcome of a report."""
 
     OUTCOME_UNSPECIFIED: ReportResponse.Outcome.ValueType  # 0
     """Never answered."""
@@ -1552,7 +1552,7 @@ class ReportResponse(_message.Message):
     SUBSTREAM_IDS_FIELD_NUMBER: _builtins.int
     LOG_ID_FIELD_NUMBER: _builtins.int
     outcome: Global___ReportResponse.Outcome.ValueType
-    """What became of it."""
+    """The outcome."""
     last_seq: _builtins.int
     """The job's last event."""
     error_code: _builtins.int
@@ -1859,17 +1859,17 @@ class Ended(_message.Message):
     end_time: _builtins.int
     """Its end time; absent: it has none."""
     elements: _builtins.int
-    """How many elements were sent on this segment in all."""
+    """Number of elements sent on this segment in all."""
     reason: Global___Reason.ValueType
-    """Why."""
+    """The reason."""
     in_flight: _builtins.int
-    """How many of them were not received; 0 if COMPLETE."""
+    """Number of them that were not received; 0 if COMPLETE."""
     by_drain: _builtins.bool
     """Only a front's finish in a drain closed it: all that was sent has arrived, but more of it might have come, and may
     come in a later deployment.
     """
     expected: _builtins.int
-    """How many elements its fronts expected on this segment; absent: no front gave a number."""
+    """Number of elements that its fronts expected on this segment; absent: no front gave a number."""
     def __init__(
         self,
         *,
@@ -1916,9 +1916,9 @@ class Excess(_message.Message):
     name: _builtins.str
     """The substream's name within it."""
     expected: _builtins.int
-    """How many elements were expected."""
+    """Number of elements expected."""
     sent: _builtins.int
-    """How many were sent."""
+    """Number of elements sent."""
     def __init__(
         self,
         *,
@@ -1955,11 +1955,11 @@ class Late(_message.Message):
     name: _builtins.str
     """The substream's name within it."""
     producer: _builtins.str
-    """Who reported them."""
+    """The producer that reported them."""
     sent: _builtins.int
-    """How many elements were reported sent."""
+    """Number of elements reported sent."""
     received: _builtins.int
-    """How many elements were reported received."""
+    """Number of elements reported received."""
     def __init__(
         self,
         *,
@@ -1999,9 +1999,9 @@ class Stalled(_message.Message):
     in_flight: _builtins.int
     """Sent minus received over those; negative: received more often than sent."""
     expected: _builtins.int
-    """How many elements are expected on those of the segments where fewer were sent; 0: none are missing."""
+    """Number of elements expected on those of the segments where fewer were sent; 0: none are missing."""
     sent: _builtins.int
-    """How many were sent on the same."""
+    """Number of elements sent on these segments."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The segments that do not balance, or on which elements are missing."""
@@ -2061,7 +2061,7 @@ class DrainEvent(_message.Message):
     drain_id: _builtins.str
     """The id that the drain was asked for with."""
     mode: Global___DrainMode.ValueType
-    """What becomes of what is open; in `drain_requested` and `drained`."""
+    """Treatment of what is open; in `drain_requested` and `drained`."""
     def __init__(
         self,
         *,
@@ -2105,11 +2105,11 @@ class WatchRequest(_message.Message):
     """
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of Ended, Late, Excess and Advanced, only those of these segments; empty: all. Other events always pass."""
+        """Only these segments, for Ended, Late, Excess and Advanced; empty: all. Other events always pass."""
 
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of Ended, Late and Excess, only those of these scopes; empty: all."""
+        """Only these scopes, for Ended, Late and Excess; empty: all."""
 
     def __init__(
         self,
@@ -2152,7 +2152,7 @@ class ListEventsRequest(_message.Message):
     up_to_seq: _builtins.int
     """And up to this; 0: the last."""
     limit: _builtins.int
-    """How many to look at, at most; 0: the server's default."""
+    """Number of events to look at, at most; 0: the server's default."""
     log_id: _builtins.str
     """The log that the numbers count in; empty: any."""
     subscription: _builtins.str
@@ -2247,7 +2247,7 @@ class SubscribeRequest(_message.Message):
     the oldest event from which on none is missing. Not looked at if the subscription exists.
     """
     max_events: _builtins.int
-    """How many events are kept for it at most, those within retention aside: with more, it expires. 0: 1,000,000."""
+    """Number of events kept for it at most, those within retention aside: with more, it expires. 0: 1,000,000."""
     log_id: _builtins.str
     """The log that `after_seq` counts in; empty: any."""
     @_builtins.property
@@ -2260,8 +2260,8 @@ class SubscribeRequest(_message.Message):
 
     @_builtins.property
     def max_age(self) -> _duration_pb2.Duration:
-        """How long an event is kept for it at most, retention aside: when it has not acknowledged one for so long, it expires.
-        Absent: 30 days; at most 100 years.
+        """Time for which an event is kept for it at most, retention aside: when it has not acknowledged one for so long, it
+        expires. Absent: 30 days; at most 100 years.
         """
 
     def __init__(
@@ -2303,7 +2303,7 @@ class SubscribeResponse(_message.Message):
     log_id: _builtins.str
     """Names the log."""
     created: _builtins.bool
-    """Whether it did not exist before."""
+    """True if it did not exist before."""
     def __init__(
         self,
         *,
@@ -2492,11 +2492,11 @@ class SubscriptionStatus(_message.Message):
     acknowledged: _builtins.int
     """Its place: its events come after this."""
     max_events: _builtins.int
-    """How many events are kept for it at most."""
+    """Number of events kept for it at most."""
     retained: _builtins.int
-    """How many events are kept for it that retention would have dropped."""
+    """Number of events kept for it that retention would have dropped."""
     expired_because: _builtins.str
-    """Why it expired."""
+    """The reason why it expired."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its filter; empty: all."""
@@ -2507,7 +2507,7 @@ class SubscriptionStatus(_message.Message):
 
     @_builtins.property
     def max_age(self) -> _duration_pb2.Duration:
-        """How long an event is kept for it at most."""
+        """Time for which an event is kept for it at most."""
 
     @_builtins.property
     def oldest_retained(self) -> _timestamp_pb2.Timestamp:
@@ -2598,7 +2598,7 @@ class AwaitResponse(_message.Message):
     ENDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ended(self) -> Global___Ended:
-        """How."""
+        """The end."""
 
     def __init__(
         self,
@@ -2653,7 +2653,7 @@ class SegmentStatus(_message.Message):
     segment: _builtins.str
     """The segment."""
     ended: _builtins.bool
-    """Whether the substream has ended on it."""
+    """True once the substream has ended on it."""
     xor: _builtins.int
     """The XOR of all labels sent and received: 0 when it balances."""
     sent: _builtins.int
@@ -2665,16 +2665,16 @@ class SegmentStatus(_message.Message):
     last_receiver: _builtins.str
     """The producer that last reported elements received here."""
     expected: _builtins.int
-    """How many elements the fronts expect to be sent here in all; absent: no front gave a number."""
+    """Number of elements that the fronts expect to be sent here in all; absent: no front gave a number."""
     closed: _builtins.bool
-    """Whether nothing more comes from the fronts that reach the segment."""
+    """True once nothing more comes from the fronts that reach the segment."""
     by_drain: _builtins.bool
     """It has ended here, and only a front's finish in a drain had closed it: more of it might have come, and may come in a
     later deployment.
     """
     @_builtins.property
     def expected_by(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """How many elements are expected, by front. An empty name stands for fronts that were removed."""
+        """Number of elements expected, by front. An empty name stands for fronts that were removed."""
 
     def __init__(
         self,
@@ -2725,9 +2725,9 @@ class SubstreamStatus(_message.Message):
     end_time: _builtins.int
     """Its end time; absent: it has none."""
     closed: _builtins.bool
-    """Whether nothing more will enter it."""
+    """True once nothing more will enter it."""
     late_reports: _builtins.int
-    """How many Late events it had."""
+    """Number of Late events of it."""
     by_drain: _builtins.bool
     """On some segment only a drain has closed what has ended there."""
     @_builtins.property
@@ -2736,7 +2736,7 @@ class SubstreamStatus(_message.Message):
 
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentStatus]:
-        """How it stands on each segment."""
+        """Its account on each segment."""
 
     @_builtins.property
     def created(self) -> _timestamp_pb2.Timestamp:
@@ -2794,12 +2794,12 @@ class ListSubstreamsRequest(_message.Message):
     only_stalled: _builtins.bool
     """Only those that were announced as stalled and have not changed since."""
     page_size: _builtins.int
-    """How many, at most; 0: the server's default."""
+    """Number of substreams on the page, at most; 0: the server's default."""
     page_token: _builtins.str
     """The `next_page_token` of the page before; empty: the first page."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of these scopes; empty: of all."""
+        """Only these scopes; empty: all."""
 
     def __init__(
         self,
@@ -2888,10 +2888,10 @@ class ExplainResponse(_message.Message):
     EARLIER_FIELD_NUMBER: _builtins.int
     EARLIER_COUNT_FIELD_NUMBER: _builtins.int
     earlier_count: _builtins.int
-    """How many of them there are."""
+    """Number of them."""
     @_builtins.property
     def substream(self) -> Global___SubstreamStatus:
-        """How it stands; absent: no committed report has named it, or it is forgotten."""
+        """The substream; absent: no committed report has named it, or it is forgotten."""
 
     @_builtins.property
     def staged(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedStatus]:
@@ -2919,7 +2919,7 @@ Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
 
 @_typing.final
 class StagedStatus(_message.Message):
-    """What an epoch that is not committed holds of a substream."""
+    """Content of an epoch that is not committed, for one substream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2937,10 +2937,10 @@ class StagedStatus(_message.Message):
     mode: Global___Mode.ValueType
     """STAGED: it does not count yet. IMMEDIATE: it counts, and can be revoked."""
     sealed: _builtins.bool
-    """Whether the epoch is sealed."""
+    """True once the epoch is sealed."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___StagedCount]:
-        """What was reported on each segment."""
+        """The counts reported on each segment."""
 
     @_builtins.property
     def closed_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -2971,7 +2971,7 @@ Global___StagedStatus: _TypeAlias = StagedStatus  # noqa: Y015
 
 @_typing.final
 class StagedCount(_message.Message):
-    """What an epoch that is not committed has reported on a segment."""
+    """Counts that an epoch which is not committed has reported on a segment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3017,7 +3017,7 @@ class DrainRequest(_message.Message):
     drain_id: _builtins.str
     """A name for this drain, so that asking again is the same drain."""
     mode: Global___DrainMode.ValueType
-    """What becomes of what is open."""
+    """Treatment of what is open."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """After how long to announce that it is late; absent: never."""
@@ -3097,7 +3097,7 @@ Global___CancelDrainRequest: _TypeAlias = CancelDrainRequest  # noqa: Y015
 
 @_typing.final
 class DrainStatus(_message.Message):
-    """How far a drain is, and what it waits for."""
+    """State of a drain, and what it waits for."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -3112,7 +3112,7 @@ class DrainStatus(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     UNBALANCED_SEGMENTS_FIELD_NUMBER: _builtins.int
     state: Global___DrainState.ValueType
-    """How far."""
+    """The state."""
     drain_id: _builtins.str
     """The drain's id."""
     deployment: _builtins.str
@@ -3122,7 +3122,7 @@ class DrainStatus(_message.Message):
     in_flight: _builtins.int
     """Elements sent and not yet received."""
     mode: Global___DrainMode.ValueType
-    """What becomes of what is open; of no drain: DRAIN_MODE_UNSPECIFIED."""
+    """Treatment of what is open; of no drain: DRAIN_MODE_UNSPECIFIED."""
     @_builtins.property
     def unfinished_fronts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Fronts that have not finished."""

@@ -264,7 +264,7 @@ class TrackerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportStream(self, request_iterator, context):
-        """The same for many reports over one stream: one answer for each, in order. A refused report is answered with the
+        """Answer many reports over one stream: one answer for each, in order. A refused report is answered with the
         outcome REJECTED and the stream goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

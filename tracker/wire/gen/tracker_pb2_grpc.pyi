@@ -92,7 +92,7 @@ class TrackerStub:
     `EXPECT_CONFLICT` (another number of elements was expected before, and this does not revise it in time).
     """
     ReportStream: _grpc.StreamStreamMultiCallable[_tracker_pb2.ReportRequest, _tracker_pb2.ReportResponse]
-    """The same for many reports over one stream: one answer for each, in order. A refused report is answered with the
+    """Answer many reports over one stream: one answer for each, in order. A refused report is answered with the
     outcome REJECTED and the stream goes on.
     """
     Commit: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.CommitRequest, _tracker_pb2.CommitResponse]
@@ -213,7 +213,7 @@ class TrackerAsyncStub(TrackerStub):
     `EXPECT_CONFLICT` (another number of elements was expected before, and this does not revise it in time).
     """
     ReportStream: _aio.StreamStreamMultiCallable[_tracker_pb2.ReportRequest, _tracker_pb2.ReportResponse]  # type: ignore[assignment]
-    """The same for many reports over one stream: one answer for each, in order. A refused report is answered with the
+    """Answer many reports over one stream: one answer for each, in order. A refused report is answered with the
     outcome REJECTED and the stream goes on.
     """
     Commit: _aio.UnaryUnaryMultiCallable[_tracker_pb2.CommitRequest, _tracker_pb2.CommitResponse]  # type: ignore[assignment]
@@ -397,7 +397,7 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_tracker_pb2.ReportRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tracker_pb2.ReportResponse], _abc.AsyncIterator[_tracker_pb2.ReportResponse]]:
-        """The same for many reports over one stream: one answer for each, in order. A refused report is answered with the
+        """Answer many reports over one stream: one answer for each, in order. A refused report is answered with the
         outcome REJECTED and the stream goes on.
         """
 
