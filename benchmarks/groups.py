@@ -29,7 +29,7 @@ from benchmarks.sender import Prepare, Send
 from benchmarks.served import open_substreams, started_senders
 from tracker.cli.output import print_pairs, print_table
 from tracker.load.results import machine
-from tracker.load.running import Server, server_process
+from tracker.load.servers import Server, server_process
 
 _SUBSTREAMS = 100_000
 _LARGEST = 64 << 20

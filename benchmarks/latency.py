@@ -15,7 +15,7 @@ from benchmarks.figures import Figure
 from benchmarks.processes import tracker
 from benchmarks.workload import JOB, SEGMENT
 from tracker.client import JobSpec, Producer, TrackerClient
-from tracker.load.running import bare_server
+from tracker.load.servers import bare_server
 from tracker.wire.gen import tracker_pb2, tracker_pb2_grpc
 
 _WARM_UP: Final = 50

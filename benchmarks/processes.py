@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tracker.load.running import Server, server_process
+from tracker.load.servers import Server, server_process
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from examples.services.processes import free_port
 from tracker.cli.output import print_pairs, print_table
 from tracker.client.credentials import VARIABLES
 from tracker.load.results import machine
-from tracker.load.running import Server
+from tracker.load.servers import Server
 from tracker.security.tokensfile import entry, new_token
 
 _ENTRIES: Final = 10_000

@@ -16,7 +16,7 @@ from benchmarks.processes import relay, tracker
 from benchmarks.workload import JOB, SEGMENT
 from tracker.client import JobSpec, TrackerClient
 from tracker.client.relay import VARIABLE
-from tracker.load.running import Server
+from tracker.load.servers import Server
 
 _ENTRIES = 200
 

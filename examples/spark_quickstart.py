@@ -1,6 +1,6 @@
 """Orders of two shops, counted by shop, day and kind, and released when a shop's day is over: shop by shop.
 
-Start a tracker (`tracker serve`), then run this: `python examples/spark_quickstart.py [HOST:PORT]`.
+Run it: `python examples/spark_quickstart.py [SERVER]`. The tracker runs in this program, unless another one is named.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ORDERS = [  # a file each, in the order in which they arrive
 ]
 
 
-def main(server: str) -> None:
+def main(server: str | None) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
@@ -62,4 +62,4 @@ def main(server: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:7654")
+    main(sys.argv[1] if len(sys.argv) > 1 else None)

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from spark_client.datasource.events import TrackerDataSource, register
     from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
     from spark_client.destinations.channel import Channel
+    from spark_client.destinations.completeness import complete, completeness
+    from spark_client.destinations.delta import DeltaTable
     from spark_client.destinations.file_channel import FileChannel
+    from spark_client.destinations.iceberg import IcebergTable
     from spark_client.destinations.kafka_channel import KafkaChannel
     from spark_client.destinations.sink import Sink
     from spark_client.destinations.table import Table, Tables, epochs_table
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
     from spark_client.fronts.success_markers import SuccessMarkers
     from spark_client.plan.keyed import SubstreamEnd, SubstreamKey, SubstreamProcessor
     from spark_client.plan.labels import child_label, source_label
-    from spark_client.plan.resultfunctions import FinishedGroup
+    from spark_client.plan.releases import FinishedGroup
     from spark_client.release.ledger import LEDGER_SCHEMA, ledger
     from spark_client.release.quarantine import LATE_SCHEMA
     from spark_client.release.receipts import RECEIPT_SCHEMA
@@ -76,11 +79,13 @@ __all__ = [
     "Channel",
     "ControlTable",
     "Counts",
+    "DeltaTable",
     "EndOffsets",
     "FileChannel",
     "FinishedGroup",
     "Front",
     "Frontier",
+    "IcebergTable",
     "KafkaChannel",
     "KeyedResults",
     "KeyedWriter",
@@ -116,6 +121,8 @@ __all__ = [
     "calendar",
     "channel_tables",
     "child_label",
+    "complete",
+    "completeness",
     "debezium",
     "draw_shadow_report",
     "end_offsets",
@@ -136,13 +143,17 @@ _ORIGINS: Final = {
     "Aggregate": "aggregates.aggregate",
     "Channel": "destinations.channel",
     "ControlTable": "fronts.control_table",
+    "complete": "destinations.completeness",
+    "completeness": "destinations.completeness",
     "Counts": "fronts.schedule",
+    "DeltaTable": "destinations.delta",
     "EndOffsets": "fronts.end_offsets",
     "EVENT_SCHEMA": "datasource.rows",
     "FileChannel": "destinations.file_channel",
-    "FinishedGroup": "plan.resultfunctions",
+    "FinishedGroup": "plan.releases",
     "Front": "fronts.front",
     "Frontier": "fronts.frontier:BoundedOutOfOrderness",
+    "IcebergTable": "destinations.iceberg",
     "KafkaChannel": "destinations.kafka_channel",
     "KeyedResults": "api.keyed",
     "KeyedWriter": "api.keyed",

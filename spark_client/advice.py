@@ -20,33 +20,29 @@ _ANEW: Final = (
 
 _ADVICE: Final[Mapping[str, str]] = {
     Refusal.FENCED: "Another run of this query has taken over, or this run was closed; only one run at a "
-    "time may use a "
-    "checkpoint",
-    Refusal.MISSING_UNITS: "The tracker has lost a report that it had acknowledged; check whether its journal "
-    "was lost. The "
+    "time may use a checkpoint",
+    Refusal.MISSING_UNITS: "The tracker has lost a report that it had acknowledged: look for a loss in its log. The "
     "batch was not committed; restart the query",
     Refusal.EPOCH_REWOUND: "The query's checkpoint is older than its last commit at the tracker, as after a "
-    "restore from a "
-    "backup: start the query with its last checkpoint. If that is lost, " + _ANEW,
+    "restore from a backup: start the query with its last checkpoint. If that is lost, " + _ANEW,
     Refusal.SPEC_CONFLICT: "Sources, channels or fronts have changed: give Tracking a new deployment=",
     Refusal.INCOMPATIBLE_GRAPH: "Hand the running deployment over (tracking.hand_over()) or drain it first, or give "
-    "Tracking(force=True), which abandons what is open",
-    Refusal.DRAIN_MISMATCH: "Wait for what was asked for first (tracking.await_drained()), or cancel it with `tracker "
-    "cancel-drain {job} {options}`",
+    "Tracking(force=True), which abandons open substreams",
+    Refusal.DRAIN_MISMATCH: "Wait for the drain that was asked for first (tracking.await_drained()), or cancel it with "
+    "`tracker cancel-drain {job} {options}`",
     Refusal.DRAINED: "The job has been drained: start with a new deployment=",
     Refusal.LOG_CHANGED: "The job was deleted, or the tracker's journal was lost or restored from a backup, "
-    "so this query's "
-    "checkpoint does not match the tracker any more: " + _ANEW,
+    "so this query's checkpoint does not match the tracker any more: " + _ANEW,
     Refusal.EVENTS_EXPIRED: "The tracker has dropped events that the query had not read: " + _ANEW,
-    Refusal.DEPLOYMENT_MISMATCH: "The job has moved on to another deployment: use that one, or a new name",
+    Refusal.DEPLOYMENT_MISMATCH: "The job is at another deployment: use its name, or a new one",
     Refusal.EXPECT_CONFLICT: "The substream already has another count, which stays. While it is open, replace the "
-    "count with "
-    "tracking.expect(…, revise=True), or Schedule(…, revise=True), as with every front that looks for counts; once it "
-    "has ended, no count changes it",
+    "count with tracking.expect(…, revise=True), or Schedule(…, revise=True), as with every front that looks for "
+    "counts; once it has ended, no count changes it",
     Refusal.FRONT_OWNED: "Another query reads the same source{owner}. If it still runs, stop one: a source "
-    "belongs to one "
-    "query. If this query replaces it, with a new checkpoint: the rows that the other query had read are counted, and "
-    "would be counted twice, so " + _ANEW + ". Only if this query's source begins exactly where the other one "
+    "belongs to one query. If this query replaces it, with a new checkpoint: the rows that the other query had read "
+    "are counted, and would be counted twice, so "
+    + _ANEW
+    + ". Only if this query's source begins exactly where the other one "
     "stopped: `tracker forget-producer {job} {producer} {options}`, and start it again",
 }
 
@@ -78,7 +74,7 @@ def explained(error: Exception, job: str = "", options: str = "") -> TrackingErr
     """Return the error that a user sees, with what to do.
 
     Args:
-        error: a refusal, or that the tracker cannot be reached; what was explained already stays as it is.
+        error: a refusal, or that the tracker cannot be reached; a TrackingError is returned unchanged.
         job: that it is about, if that is known.
         options: those with which a command calls its tracker, if they are known.
     """

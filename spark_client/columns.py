@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -70,6 +72,15 @@ def text_of(value: Column, kind: str) -> Column:
     return value.cast("string")
 
 
+def parallelism(spark: SparkSession) -> int:
+    """Return the number of tasks that a session runs at once; over Spark Connect, which does not show that, the number
+    of partitions of its exchanges."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except AttributeError:
+        return int(str(spark.conf.get("spark.sql.shuffle.partitions")))
+
+
 def session_zone(df: DataFrame) -> str:
     """Return the time zone that Spark casts by."""
     zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
@@ -88,6 +99,32 @@ def bytewise(df: DataFrame, value: ColumnOrName) -> Column:
     return F.collate(column(value), "UTF8_BINARY") if " collate " in kind else column(value)
 
 
+def nullable(schema: T.StructType) -> T.StructType:
+    """Return a schema in which everything may be null, as files give it back."""
+    with_nulls = re.sub(r'"(nullable|containsNull|valueContainsNull)":false', r'"\1":true', schema.json())
+    return T.StructType.fromJson(json.loads(with_nulls))
+
+
+def is_utf8(text: Column) -> Column:
+    """Return whether a text is UTF-8: Spark takes any bytes for a text."""
+    if hasattr(F, "is_valid_utf8"):
+        return F.is_valid_utf8(text)
+    bytes_ = text.cast("binary")  # before Spark 4.0: what is none comes back with other signs in its place
+    return bytes_ == F.encode(F.decode(bytes_, "UTF-8"), "UTF-8")
+
+
+def cast_or_null(value: Column, kind: T.DataType | str) -> Column:
+    """Return a value as another type; null where it does not fit. Before Spark 4.0 that takes a session without ANSI
+    mode, which is its default there.
+    """
+    return value.try_cast(kind) if hasattr(value, "try_cast") else value.cast(kind)
+
+
+# For `isinstance`. Before Spark 4.0 Python has no such types, and no rows with them.
+VARIANTS: Final = (T.VariantType,) if hasattr(T, "VariantType") else ()
+CALENDAR_INTERVALS: Final = (T.CalendarIntervalType,) if hasattr(T, "CalendarIntervalType") else ()
+
+
 def fold(spark: SparkSession) -> Callable[[str], str]:
     """Return how names of columns are compared in a session: as they are, or whatever their case."""
     sensitive = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
@@ -103,8 +140,26 @@ def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
     try:
         return df.select(column(value)).schema.fields[0]
     except Exception as error:
-        available = ", ".join(name for name in df.columns if name != TRACKER)
-        raise UsageError(f"{what}={value!r} is not a column of the rows, which have: {available}") from error
+        raise _missing(value, df.columns, what) from error
+
+
+def check_present(names: Iterable[str], columns: Sequence[str], what: str) -> None:
+    """Refuse names of columns that rows do not have.
+
+    Args:
+        what: the option that names them.
+
+    Raises:
+        UsageError: one is not among the columns.
+    """
+    for name in names:
+        if name not in columns:
+            raise _missing(name, columns, what)
+
+
+def _missing(value: ColumnOrName, columns: Iterable[str], what: str) -> UsageError:
+    available = ", ".join(name for name in columns if name != TRACKER)
+    return UsageError(f"{what}={value!r} is not a column of the rows, which have: {available}")
 
 
 def texts(values: pa.Array) -> pa.Array:
@@ -119,3 +174,51 @@ def as_column_has_it(text: str, kind: str) -> str:
     ('7', '07')
     """
     return str(int(text)) if kind in _WHOLE else text
+
+
+def types_in(kind: T.DataType) -> Iterator[T.DataType]:
+    """Yield a type, and all types that its values are made of."""
+    yield kind
+    within: list[T.DataType] = []
+    if isinstance(kind, T.StructType):
+        within = [field.dataType for field in kind.fields]
+    elif isinstance(kind, T.ArrayType):
+        within = [kind.elementType]
+    elif isinstance(kind, T.MapType):
+        within = [kind.keyType, kind.valueType]
+    for each in within:
+        yield from types_in(each)
+
+
+def check_types(fields: Iterable[T.StructField], fits: Callable[[T.DataType], bool], what: str, reason: str) -> None:
+    """Refuse columns of types that something cannot take.
+
+    Args:
+        what: they are for, at the beginning of the message.
+        reason: a clause that begins with "which", and what to do instead.
+
+    Raises:
+        UsageError: there is such a column.
+    """
+    for field in fields:
+        if not fits(field.dataType):
+            raise UsageError(f"{what}: the column {field.name!r} is {field.dataType.simpleString()}, {reason}")
+
+
+def schema_of(given: T.StructType | str, what: str) -> T.StructType:
+    """Return a schema that is given as such or as text.
+
+    Args:
+        what: it is for, at the beginning of the message.
+
+    Raises:
+        UsageError: it is none, or has no columns.
+    """
+    try:
+        schema = given if isinstance(given, T.StructType) else T.StructType.fromDDL(given)
+    except Exception as error:
+        text = str(error).partition("\n")[0]
+        raise UsageError(f"{what}: {given!r} is no schema, such as 'p50 double, p99 double': {text}") from error
+    if not isinstance(schema, T.StructType):
+        raise UsageError(f"{what}: {given!r} names no columns: write 'p50 double, p99 double'")
+    return schema

@@ -13,6 +13,16 @@ class UsageError(TrackingError, ValueError):
     """A declaration cannot work: raised where it is made, before any data flows."""
 
 
+def check_choice(what: str, value: object, one: str, other: str) -> None:
+    """Refuse a value of an option that has two.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if value not in (one, other):
+        raise UsageError(f"{what}={value!r}: either {one!r} or {other!r}")
+
+
 def torn(what: str, epoch: int, checkpoint: Path) -> TrackingError:
     """Return the error of a checkpoint whose parts are not of one time.
 

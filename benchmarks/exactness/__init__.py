@@ -1,4 +1,4 @@
-"""`python -m benchmarks.exactness`: what comes out of event-time windows, held against a batch; `make exactness`.
+"""`python -m benchmarks.exactness`: what comes out of event-time windows, held against a batch.
 
 The same rows go through Spark with its own watermark, through Spark with the tracker, and through other engines that
 can be had from the registries, each with the means that its documentation recommends. Every result is held against a

@@ -1,4 +1,4 @@
-"""What comes out of event-time windows, on several engines, held against a batch; `make exactness`.
+"""What comes out of event-time windows, on several engines, held against a batch; `python -m benchmarks.exactness`.
 
 It prints one table for each workload, and keeps the figures as JSON. Engines that are not installed are named and left
 out; `make exactness-peers` installs them. That an engine's results are not exact is no failure; the exit status is 1 if

@@ -126,7 +126,7 @@ def flink(delay: int, idle: int | None) -> Peer:
         delay: minutes of `WATERMARK FOR ts AS ts - INTERVAL …`.
         idle: minutes after which a partition is not waited for; None: never.
     """
-    silent = f"idle partitions left out after {idle} minutes" if idle else "no idle timeout"
+    silent = f"idle after {idle} minutes" if idle else "no idle timeout"
     setting = "`table.exec.source.idle-timeout`" if idle else "no `table.exec.source.idle-timeout` (the default)"
     return Peer(
         f"Flink, delay of {_length(delay)}, {silent}",

@@ -8,6 +8,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import pyspark
+
 _ROOT = Path(__file__).parents[2]
 
 
@@ -36,9 +38,22 @@ def connector() -> str:
     """Spark's Kafka connector, as the setting ``spark.jars`` takes it; fetches it if it is not there.
 
     Raises:
-        MissingError: Maven is, or it cannot reach a registry.
+        MissingError: Maven is, or it cannot reach a registry; or this Spark runs on another Scala.
     """
+    if pyspark.__version__ < "4":
+        raise MissingError(f"the connector is fetched for Spark 4, and this is {pyspark.__version__}")
     return ",".join(sorted(str(jar) for jar in _fetched("connector").glob("*.jar")))
+
+
+def lake() -> str:
+    """Delta and Iceberg for Spark 4.1, as the setting ``spark.jars`` takes them; fetches them if they are not there.
+
+    Raises:
+        MissingError: Maven is, or it cannot reach a registry; or this Spark is another one.
+    """
+    if not pyspark.__version__.startswith("4.1."):
+        raise MissingError(f"Delta and Iceberg are fetched for Spark 4.1, and this is {pyspark.__version__}")
+    return ",".join(sorted(str(jar) for jar in _fetched("lake").glob("*.jar")))
 
 
 def of_peer(name: str) -> Path:

@@ -31,7 +31,6 @@ class Known(NamedTuple):
 
     Attributes:
         make: returns the aggregate over columns or their names.
-        columns: how many it is over.
         shown: whether Spark's text for a column has all that the aggregate is made with.
     """
 
@@ -136,7 +135,6 @@ def remade(make: Callable[..., Aggregate], *values: ColumnOrName) -> Aggregate:
 
     Args:
         make: returns the aggregate over columns, as many as there are `values`.
-        values: columns or their names.
     """
 
     def made(change: Callable[[Column], Column]) -> Aggregate:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate, known_as, remade
-from spark_client.columns import ColumnOrName
+from spark_client.columns import ColumnOrName, types_in
 from spark_client.errors import UsageError
 
 
@@ -70,8 +70,8 @@ def _approx_count_distinct(values: Column) -> Aggregate:
     def for_type(kind: T.DataType) -> Aggregate:
         if _collated(kind):
             raise UsageError(
-                f"values of {kind.simpleString()} are told apart by their bytes here, and Spark counts by their "
-                "collation: aggregate lower(…), or what else makes equal values the same"
+                f"values of {kind.simpleString()} are compared by their bytes here, and by Spark by their collation: "
+                "aggregate lower(…), or another expression that gives equal values the same bytes"
             )
         return sketched
 
@@ -89,8 +89,4 @@ def _approx_count_distinct(values: Column) -> Aggregate:
 
 def _collated(kind: T.DataType) -> bool:
     """Return whether equal values of a type may differ in their bytes."""
-    if isinstance(kind, T.StructType):
-        return any(_collated(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _collated(kind.elementType)
-    return isinstance(kind, T.StringType) and "collate" in kind.simpleString()
+    return any(isinstance(each, T.StringType) and "collate" in each.simpleString() for each in types_in(kind))

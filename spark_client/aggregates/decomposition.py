@@ -16,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.aggregates.aggregate import BY_NAME, Aggregate, finished
 from spark_client.aggregates.collections import count_distinct
 from spark_client.aggregates.sums import count
-from spark_client.columns import quoted
+from spark_client.columns import CALENDAR_INTERVALS, nullable, quoted, types_in
 from spark_client.errors import UsageError
 from spark_client.spark_internals.columns import call_in
 from spark_client.spark_internals.plans import has_literal
@@ -28,9 +28,7 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
     """Make an aggregate of what a user wrote: one of `aggregates`, or Spark's own over a plain column.
 
     Args:
-        name: what the result is called.
         value: an `Aggregate`, or a column such as ``F.avg("delay")``.
-        rows: that it is over.
 
     Raises:
         UsageError: it cannot be taken in parts, or Spark's column does not show over what it is.
@@ -175,19 +173,13 @@ def _united(whole: Aggregate, fitted: Sequence[Aggregate], rows: DataFrame) -> A
 
 def storable(kind: T.DataType) -> bool:
     """Return whether Parquet files hold values of a type, and give them back as they were."""
-    if isinstance(kind, T.StructType):
-        return all(storable(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return storable(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return storable(kind.keyType) and storable(kind.valueType)
-    return not isinstance(kind, T.NullType | T.CalendarIntervalType)
+    return not any(isinstance(each, (T.NullType, *CALENDAR_INTERVALS)) for each in types_in(kind))
 
 
 def result_field(rows: DataFrame, aggregate: Aggregate) -> T.StructField:
     """Return the type that Spark itself gives the aggregate over these rows, and whether it may be null."""
     field = _field(rows, "", aggregate.native)
-    return T.StructField(field.name, T.StructType([field]).toNullable().fields[0].dataType, field.nullable)
+    return T.StructField(field.name, nullable(T.StructType([field])).fields[0].dataType, field.nullable)
 
 
 def _field(rows: DataFrame, name: str, value: Column) -> T.StructField:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate, known_as, remade
-from spark_client.columns import ColumnOrName
+from spark_client.columns import ColumnOrName, cast_or_null
 
 _LOW: Final = 0xFFFF_FFFF  #: the low half of a bigint
 _INTERVALS: Final = (T.DayTimeIntervalType, T.YearMonthIntervalType)
@@ -129,16 +129,11 @@ def _beyond(high: Column, low: Column) -> Column:  # noqa: ARG001
 
 
 def _counted(whole: Aggregate, values: Column, kind: T.DataType) -> Aggregate:
-    """Keep a sum that is null once it has overflowed, as Spark's own buffer does, and the number of values.
-
-    Args:
-        whole: the aggregate, without its parts.
-        kind: the type of the sum.
-    """
+    """Keep a sum that is null once it has overflowed, as Spark's own buffer does, and the number of values."""
 
     def total(sums: Column, numbers: Column) -> Column:
         overflowed = F.bool_or((numbers > 0) & sums.isNull())
-        return F.when(~overflowed, F.try_sum(sums).try_cast(kind))
+        return F.when(~overflowed, cast_or_null(F.try_sum(sums), kind))
 
     return replace(whole, partial=(F.try_sum(values), F.count(values)), merge=(total, _SUMS[1]), overflowed=_lost)
 
@@ -195,7 +190,7 @@ def quotient(total: Column, number: Column, kind: T.DecimalType, result: T.Decim
         digits = ((value - rest) / divisor).cast("decimal(10,0)")
         shifted = F.try_multiply(state["quotient"], F.lit(10**_AT_ONCE).cast("decimal(10,0)"))
         return F.struct(
-            F.try_add(shifted, digits).try_cast(_WHOLE).alias("quotient"),
+            cast_or_null(F.try_add(shifted, digits), _WHOLE).alias("quotient"),
             rest.alias("rest"),
         )
 
@@ -203,7 +198,7 @@ def quotient(total: Column, number: Column, kind: T.DecimalType, result: T.Decim
 
     def rounded(state: Column) -> Column:
         up = (state["rest"] * 2 >= divisor).cast("decimal(1,0)")
-        units = F.try_add(state["quotient"], up).try_cast(_WHOLE).cast("string")
+        units = cast_or_null(F.try_add(state["quotient"], up), _WHOLE).cast("string")
         text = F.lpad(units, F.greatest(F.length(units), F.lit(result.scale + 1)), F.lit("0"))
         point = F.length(text) - result.scale
         placed = F.concat(
@@ -212,6 +207,6 @@ def quotient(total: Column, number: Column, kind: T.DecimalType, result: T.Decim
             F.lit("."),
             F.substring(text, point + 1, F.lit(result.scale + 1)),
         )
-        return placed.try_cast(result)
+        return cast_or_null(placed, result)
 
     return F.aggregate(pieces, zero, step, rounded)

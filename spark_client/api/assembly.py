@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -16,7 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_client.api.keyed import KeyedWriter, check_provider
 from spark_client.api.multi_output import SeveralWriter
 from spark_client.api.places import Places
-from spark_client.api.readers import Readable, Reader, SourceReader, events_of, wake_ups
+from spark_client.api.readers import ChannelReader, Readable, Reader, SourceReader, events_of
+from spark_client.api.refusals import refuse_elsewhere
 from spark_client.api.writer import TrackedWriter
 from spark_client.columns import TRACKER, session_zone
 from spark_client.counting.probes import TaskPromises
@@ -24,24 +26,29 @@ from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.destinations.destination import Destination
 from spark_client.destinations.several import SeveralDestinations
-from spark_client.errors import UsageError, torn
+from spark_client.destinations.sink import check_sink
+from spark_client.errors import UsageError
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import Source
-from spark_client.plan.state_layout import placed
 from spark_client.release.keyed import with_ends
-from spark_client.release.single import kept_at, substreams_kept
+from spark_client.release.quarantine import LATE_SCHEMA
+from spark_client.release.single import kept_at
 from spark_client.runtime import assembly as runtime
 from spark_client.runtime import declared
 from spark_client.runtime.definition import Definition
+from spark_client.runtime.elsewhere import QueryElsewhere
 from spark_client.runtime.metrics import JobMetrics
 from spark_client.runtime.queries import FunctionQuery, NativeQuery, Read
 from spark_client.runtime.queryplan import JobSettings, QueryPlan
-from spark_client.spark_internals.checkpoints import last_commit
+from spark_client.runtime.served import PlannedQuery
 from spark_client.spark_internals.observations import observe
-from spark_client.storage.directories import check_store, local_path, read_json
+from spark_client.spark_internals.readers import ASKS_WHERE_IT_ENDS
+from spark_client.spark_internals.sessions import moved, own_session
+from spark_client.storage.directories import local_path
 from spark_client.trackers.jobclient import JobClient
+from spark_client.windows import durations
 
 _log = logging.getLogger("spark_client")
 
@@ -72,20 +79,23 @@ class Assembly:
         Raises:
             UsageError: something does not fit, or cannot be written.
         """
+        if writer.to_late is not None:
+            check_sink(writer.to_late, LATE_SCHEMA, self.spark)
         if isinstance(writer, TrackedWriter):
-            return self._plan(writer, checkpoint, writer.options_given, writer.destination(kept_at(checkpoint, "")))
+            to = writer.destination(kept_at(checkpoint, ""))
+            return replace(self._plan(writer, checkpoint, writer.options_given, to), late_to=writer.to_late)
         plans = []
         for name, places in writer.outputs.items():
             given = list(places.values())
             kept = kept_at(checkpoint, name)
-            to = SeveralDestinations({place: each.destination(kept) for place, each in places.items()})
+            several = SeveralDestinations({place: each.destination(kept) for place, each in places.items()})
             options = {
                 **{key: value for each in given for key, value in each.options_given.items()},
                 **writer.options_given,
             }
             receipts = next((each for each in given if each.to_receipts is not None), given[0])
-            plans.append(self._plan(receipts, checkpoint, options, to, name))
-        return replace(plans[0], beside=tuple(plans[1:]))
+            plans.append(self._plan(receipts, checkpoint, options, several, name))
+        return replace(plans[0], beside=tuple(plans[1:]), late_to=writer.to_late)
 
     def _plan(
         self, writer: TrackedWriter, checkpoint: Path, options: Mapping[str, str], to: Destination, name: str = ""
@@ -94,10 +104,15 @@ class Assembly:
         release = writer.release
         to.check(writer.schema, release, self.spark)
         late = local_path(options.get("late_path") or checkpoint / "tracker" / "late", "late_path")
-        check_store(late, "late_path")
-        if release is not None:
-            release = placed(release, read_json(_note(checkpoint, name)))
         stream = writer.rows.plan if release is None else release.stream
+        trigger = writer.trigger_given
+        bounded = bool({"availableNow", "once"} & trigger.keys())
+        if (front := stream.input.front) is not None and front.after_runs and not bounded:
+            raise UsageError(
+                f"{front!r} promises when a run has read all that there is: start the query with "
+                ".trigger(availableNow=True), or leave each= out"
+            )
+        every = trigger.get("processingTime")
         return QueryPlan(
             self.settings,
             stream,
@@ -112,8 +127,11 @@ class Assembly:
             upstream=tuple(self.graph.leading_to(stream.segment)),
             connected=tuple(self.graph.connected(stream.segment)),
             origins={each: self.graph.trusts.get(each, "") for each in self.graph.origins_of(stream.segment)},
+            received_beside=self.graph.received_here,
             state_segment=state_segment(release) if release is not None and to.sends else None,
             name=name,
+            bounded=bounded,
+            pace=0.0 if every is None else durations.microseconds(self.spark, every, "trigger") / 1_000_000,
         )
 
     def query(self, writer: TrackedWriter | SeveralWriter, plan: QueryPlan) -> tuple[FunctionQuery, Start]:
@@ -127,19 +145,40 @@ class Assembly:
         _warn_of_no_front(rows)
         self.places.take(plan, rows.reader.places())
         tracked: FunctionQuery
+        read: Callable[[], DataFrame]
         if isinstance(writer, KeyedWriter):
             check_provider(self.spark)
             tracked = runtime.keyed_query(plan, writer.keyed, self.spark, self.client)
-            self._check_declared(plan, tracked, {plan.name: 0 if last_commit(checkpoint) is None else 1})
-            read = self._with_state(rows, writer.keyed, checkpoint)
+            declared.check_plan(plan, {plan.name: min(1, declared.next_epoch(checkpoint))}, tracked.interrupted)
+            read = partial(self._with_state, rows, writer.keyed, checkpoint)
+            tracked.look()
         else:
-            batches = tracked = runtime.batch_query(plan, self.spark, self.client, self.definition.largest)
-            self._check_declared(plan, tracked, batches.processor.kept(_next_epoch(checkpoint)))
-            read = _reader_of(plan, rows.reader).stream(wake_ups(plan, self.spark), batches.counting.observed)
+            own = own_session(self.spark)
+            tracked = runtime.resumed_query(plan, own, self.client, self.definition.largest)
+            read = partial(_stream, plan, rows.reader, tracked.counting.observed)
         if self.metrics is not None:
             tracked.metrics = self.metrics.query(writer.name)
-        tracked.look()
-        return tracked, _start(writer, read, tracked, checkpoint)
+        return tracked, _start(writer, read, tracked.function, checkpoint)
+
+    def elsewhere(self, writer: TrackedWriter | SeveralWriter, plan: QueryPlan) -> tuple[QueryElsewhere, Start]:
+        """Make the query that a writer describes, and what starts it where its batches run on a server. The job is
+        defined already.
+
+        Raises:
+            UsageError: something does not fit.
+        """
+        if plan.seals:
+            refuse_elsewhere(self.spark, "option('seal')")
+        if (front := plan.stream.input.front) is not None and front.after_runs:
+            refuse_elsewhere(self.spark, "Frontier(each='run')")
+        check_zone(writer.rows)
+        _warn_of_no_front(writer.rows)
+        self.places.take(plan, writer.rows.reader.places())
+        read = _stream(plan, writer.rows.reader, plan.counting().observed)
+        rows = moved(read, own_session(self.spark))
+        return QueryElsewhere(plan, self.client, self.definition.deployment), _start(
+            writer, lambda: rows, PlannedQuery(plan), plan.checkpoint
+        )
 
     def native(self, reads: Sequence[Readable], checkpoint: Path) -> NativeQuery:
         """Make a query that Spark runs with its own stateful operators. The job is defined already.
@@ -153,7 +192,9 @@ class Assembly:
         for rows in reads:
             check_zone(rows)
         opens = partial(runtime.open_run, self.client, self.settings.job, False)
-        tracked = NativeQuery([Read.of(rows.plan, self.spark) for rows in reads], checkpoint, opens)
+        tracked = NativeQuery(
+            [Read.of(rows.plan, self.spark) for rows in reads], checkpoint, opens, self.graph.received_here
+        )
         tracked.look()
         return tracked
 
@@ -208,47 +249,6 @@ class Assembly:
         ends = self._kept_events("Ended,Late", segment, f"state of {segment}", **{AWAITS: str(checkpoint)})
         return with_ends(keyed, stream.apply(counted).where(keyed.rule.requirement), ends)
 
-    def _check_declared(self, plan: QueryPlan, tracked: FunctionQuery, kept: Mapping[str, int]) -> None:
-        """Check whether the query is still what it was when it wrote its checkpoint.
-
-        Args:
-            kept: how many substreams its state holds, by the name of each release.
-        """
-        checkpoint = plan.checkpoint
-        if (epoch := _next_epoch(checkpoint)) and not _note(checkpoint).exists():
-            raise torn(f"{_note(checkpoint)} is missing", epoch, checkpoint)
-        described = declared.described(self.settings.job, plan.stream, None)
-        if plan.name:
-            known = declared.releases_of(_note(checkpoint))
-            gone = set(known or ()) - kept.keys()
-            left = {name: substreams_kept(kept_at(checkpoint, name), epoch) for name in gone}
-            declared.check_releases(_note(checkpoint), known, kept, left)
-            described["releases"] = sorted(kept)
-        else:
-            declared.check_alone(_note(checkpoint))
-        shapes = {each.name: each.release.described() for each in plan.releases if each.release is not None}
-        noted = {_note(checkpoint): (described, max(kept.values(), default=0))}
-        for name, shape in shapes.items():
-            own, note = noted.get(_note(checkpoint, name), ({}, kept[name]))[0], _note(checkpoint, name)
-            noted[note] = ({**own, **shape}, kept[name])
-        checked = [
-            (note, declared.checked(note, now, number, tracked.interrupted, checkpoint))
-            for note, (now, number) in noted.items()
-        ]
-        for note, now in checked:  # when nothing is refused
-            declared.write(note, now)
-
-
-def _note(checkpoint: Path, name: str = "") -> Path:
-    """Return where a query, or one of its releases, has written down what it is."""
-    return kept_at(checkpoint, name) / "query.json"
-
-
-def _next_epoch(checkpoint: Path) -> int:
-    """Return the epoch after the last one that Spark has committed."""
-    last = last_commit(checkpoint)
-    return 0 if last is None else last + 1
-
 
 def state_segment(release: ReleasePlan) -> str:
     """Return the segment that stands for a release's state."""
@@ -282,6 +282,8 @@ def _warn_of_no_front(rows: Readable) -> None:
 def _reader_of(plan: QueryPlan, reader: Reader) -> Reader:
     """Read what the plan needs: of a source that is released as it is, only the columns that are used."""
     source = plan.stream.input
+    if isinstance(reader, ChannelReader) and plan.bounded and not ASKS_WHERE_IT_ENDS:
+        return replace(reader, max_epochs=sys.maxsize)  # its one batch takes all that is there
     if not isinstance(reader, SourceReader) or not isinstance(source, Source):
         return reader
     reader = replace(reader, source=source)
@@ -292,10 +294,22 @@ def _reader_of(plan: QueryPlan, reader: Reader) -> Reader:
     return reader.pruned(frozenset().union(*known) if len(known) == len(used) else None)
 
 
-def _start(writer: TrackedWriter | SeveralWriter, read: DataFrame, tracked: FunctionQuery, checkpoint: Path) -> Start:
-    writing = read.writeStream.foreachBatch(tracked.function).option("checkpointLocation", str(checkpoint))
-    if writer.name is not None:
-        writing = writing.queryName(writer.name)
-    if writer.trigger_given:
-        writing = writing.trigger(**writer.trigger_given)
-    return writing.start
+def _stream(plan: QueryPlan, reader: Reader, observed: Mapping[str, Column] | None) -> DataFrame:
+    return _reader_of(plan, reader).stream(observed)
+
+
+def _start(
+    writer: TrackedWriter | SeveralWriter,
+    read: Callable[[], DataFrame],
+    function: Callable[[DataFrame, int], None],
+    checkpoint: Path,
+) -> Start:
+    def start() -> StreamingQuery:
+        writing = read().writeStream.foreachBatch(function).option("checkpointLocation", str(checkpoint))
+        if writer.name is not None:
+            writing = writing.queryName(writer.name)
+        if writer.trigger_given:
+            writing = writing.trigger(**writer.trigger_given)
+        return writing.start()
+
+    return start

@@ -95,7 +95,7 @@ class Declarations:
         chosen = ManualFront() if front is None else copy.copy(front)  # what it learns here is of this source alone
         if rule.several and not chosen.overlapping:
             raise UsageError(
-                f"{chosen!r} names one window by a time, or by a row, and of {rule.called} there are several: "
+                f"{chosen!r} ends one window by a time, or by a row, which belongs to several {rule.called}: "
                 "use Frontier('10 minutes'), or no front and tracking.finish(source)"
             )
         belongs = declared.belonging(chosen.conditions(df), on_bad_rows)

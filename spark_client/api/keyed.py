@@ -62,9 +62,9 @@ class KeyedWriter(TrackedWriter):
         self.keyed = keyed
 
     def option(self, key: str, value: Any) -> KeyedWriter:
-        """Return one option: of a release's, all but those that are about its own state."""
+        """Set one option: of a release's, all but those that are about its own state."""
         if key.lower() in ("compact_from", "seal"):
-            raise UsageError(f"option({key!r}) is of queries whose state and reports are this package's; leave it out")
+            raise UsageError(f"option({key!r}) has no effect on keyed state, which Spark keeps: leave it out")
         super().option(key, value)
         return self
 
@@ -74,12 +74,12 @@ class KeyedWriter(TrackedWriter):
 
     def receipts(self, to: str | os.PathLike[str] | Sink, *, given_up: bool = False) -> NoReturn:  # noqa: ARG002
         """Refused: nobody counts what a processor makes of a substream's rows."""
-        raise UsageError("receipts are for what tracking.release has released; write what handleEnd is told instead")
+        raise UsageError("receipts are for results of tracking.release: return rows of the end from handleEnd instead")
 
     def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> NoReturn:  # noqa: ARG002
         raise UsageError(
-            "results of keyed state go to files, a sink or a function: in a channel nothing would tell those of one "
-            "substream apart"
+            "results of keyed state go to files, a sink or a function: in a channel those of one substream could not "
+            "be told apart"
         )
 
 

@@ -33,7 +33,7 @@ class SeveralWriter(QueryOptions):
     """Writer of several outputs by one query, as `Tracking.write_together` gives it.
 
     Options: ``checkpointLocation`` (required), ``late_path``, ``seal``, as of `TrackedWriter`; and `queryName`,
-    `trigger`. All others are given where an output is declared.
+    `trigger`, `late`. All others are given where an output is declared.
 
     Attributes:
         rows: the stream that all of them are of.
@@ -117,8 +117,10 @@ def _check_writer(place: str, writer: TrackedWriter) -> None:
             f"output {place!r} is of a release with revisions=True: reopened rows would be released by all, so it "
             "needs a query of its own"
         )
-    if writer.name is not None or writer.trigger_given or any(key in writer.options_given for key in _OF_THE_QUERY):
+    own = any(key in writer.options_given for key in _OF_THE_QUERY)
+    if own or writer.name is not None or writer.trigger_given or writer.to_late is not None:
         raise UsageError(
-            f"output {place!r} has an option, a name or a trigger that is the query's: give it to write_together(…)"
+            f"output {place!r} has an option, a name, a trigger or a place of late rows that is the query's: give it "
+            "to write_together(…)"
         )
     writer.check_place()

@@ -1,4 +1,4 @@
-"""Waiting for a substream of another job: in a batch job, or in a function of ``foreachBatch``.
+"""Waits for a substream of another job: in a batch job, or in a function of ``foreachBatch``.
 
 A function that waits holds its batch, and so its job, back. What can only come when the batch has ended is refused.
 """

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from spark_client.api.refusals import check_option, check_trigger
+from spark_client.destinations.sink import Sink
 from spark_client.errors import UsageError
 
 W = TypeVar("W", bound="QueryOptions")
@@ -52,12 +53,14 @@ class QueryOptions:
         options_given: by name; the names of `OWN` as they are spelled there.
         name: of the query; None: it has none.
         trigger_given: as Spark takes it.
+        to_late: a sink for late rows; None: they go to files.
     """
 
     def __init__(self) -> None:
         self.options_given: dict[str, str] = {}
         self.name: str | None = None
         self.trigger_given: dict[str, Any] = {}
+        self.to_late: Sink | None = None
 
     def option(self: W, key: str, value: Any) -> W:
         """Set one option, as Spark's.
@@ -81,6 +84,18 @@ class QueryOptions:
             self.option(key, value)
         return self
 
+    def late(self: W, to: Sink) -> W:
+        """Set late rows, and rows of no substream, aside in a sink: rows of `LATE_SCHEMA`, each epoch once.
+
+        >>> daily.writeStream.late(DeltaTable("s3a://lake/late"))                         # doctest: +SKIP
+        """
+        if not callable(getattr(to, "write", None)):
+            raise UsageError(
+                f"late({to!r}): takes a sink, as DeltaTable(…); for a directory .option('late_path', path)"
+            )
+        self.to_late = to
+        return self
+
     def queryName(self: W, name: str) -> W:  # noqa: N802
         """Name the query, in Spark's pages and in logs."""
         self.name = name
@@ -91,8 +106,8 @@ class QueryOptions:
         ``availableNow``.
 
         With ``availableNow`` the backlog is taken in batches if its source bounds them (``maxFilesPerTrigger``,
-        ``maxOffsetsPerTrigger``, `receive`'s ``max_epochs_per_trigger``), and a last one releases what they have ended,
-        before the run ends. Before Spark 4.2 it is one batch, and the next start releases.
+        ``maxOffsetsPerTrigger``, `receive`'s ``max_epochs_per_trigger``), and all that they have ended is released
+        before ``awaitTermination`` returns. Channels of files and tables are taken in one batch before Spark 4.2.
         """
         check_trigger(trigger)
         self.trigger_given = trigger

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -11,12 +10,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.datasource import events
-from spark_client.datasource.options import WAKE_UP, options_of
+from spark_client.datasource.options import options_of
 from spark_client.destinations.channel import Channel
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.plan.wakeups import beside
-from spark_client.runtime.queryplan import JobSettings, QueryPlan
+from spark_client.runtime.queryplan import JobSettings
 from spark_client.spark_internals.observations import observe
 from spark_client.spark_internals.plans import paths_read
 from spark_client.windows.belonging import BAD_ROWS
@@ -25,11 +23,10 @@ from spark_client.windows.belonging import BAD_ROWS
 class Reader(Protocol):
     """Maker of what a query reads."""
 
-    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
+    def stream(self, aggregates: Mapping[str, Column] | None) -> DataFrame:
         """Return the stream, for batches that this package processes.
 
         Args:
-            wake_ups: a stream whose rows only make a batch happen.
             aggregates: of all its own rows, that are to be observed; None: none are.
         """
         ...
@@ -55,14 +52,11 @@ class SourceReader:
     df: DataFrame
     source: Source
 
-    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:
+    def stream(self, aggregates: Mapping[str, Column] | None) -> DataFrame:
         belonging = self.source.belonging
         if belonging.sets_aside:
             aggregates = {**(aggregates or {}), BAD_ROWS: belonging.number_of_bad}
-        rows = observe(self.df, self.source.segment, aggregates)
-        if wake_ups is None:
-            return rows
-        return beside(rows, wake_ups)
+        return observe(self.df, self.source.segment, aggregates)
 
     def native(self) -> DataFrame:
         return self.source.tracked_for_ever(self.df)
@@ -102,8 +96,8 @@ class ChannelReader:
     channel: Channel
     max_epochs: int | None
 
-    def stream(self, wake_ups: DataFrame | None, aggregates: Mapping[str, Column] | None) -> DataFrame:  # noqa: ARG002
-        return self.channel.stream(self.spark, wake_ups, self.max_epochs)
+    def stream(self, aggregates: Mapping[str, Column] | None) -> DataFrame:  # noqa: ARG002
+        return self.channel.stream(self.spark, self.max_epochs)
 
     def native(self) -> DataFrame:
         return self.channel.native(self.spark, self.max_epochs)
@@ -133,19 +127,10 @@ def events_of(settings: JobSettings, spark: SparkSession, **options: str) -> Dat
     Args:
         options: of the source ``tracker``.
     """
+    events.register(spark)
     trackers = settings.trackers
     own = {"job": settings.job, "server": trackers.server, "retry_for": str(trackers.retry_for)}
     if trackers.ordering is not None:
         own["sharded"] = trackers.ordering
     files = options_of(trackers.credentials)
     return spark.readStream.format(events.FORMAT).options(**{**own, **files, **options}).load()
-
-
-def wake_ups(plan: QueryPlan, spark: SparkSession) -> DataFrame | None:
-    """Return the stream that makes a batch of a release happen when something has ended; None: the query releases
-    nothing.
-    """
-    if plan.release is None:
-        return None
-    kinds, segments = "Ended,Late,Drained", json.dumps([plan.stream.segment])
-    return events_of(plan.settings, spark, kinds=kinds, segments=segments, **{WAKE_UP: str(plan.checkpoint)})

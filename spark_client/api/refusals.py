@@ -13,8 +13,9 @@ from spark_client.datasource.watermark import OF_WINDOWS
 from spark_client.errors import UsageError
 from spark_client.plan.streams import Stream
 from spark_client.release.declaring import check_grouping
-from spark_client.runtime.queries import TrackedQuery
+from spark_client.runtime.follower import Followed
 from spark_client.spark_internals.plans import that_takes_single_rows
+from spark_client.spark_internals.sessions import is_remote
 from spark_client.windows.eventtime import WALL
 from spark_client.windows.eventtime import check_session as check_wall_clock
 
@@ -34,19 +35,44 @@ _OF_WATERMARKS: Final = (
 )
 
 
+#: What has no form over Spark Connect, by what a user has written: why, and what to do.
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "probe='executors'": "tasks add what they have counted to an accumulator, and there are none: leave probe out",
+    "option('seal')": "what counts of a batch is known by an accumulator, and there are none: leave it out",
+    "metrics=": "batches run in a process of the server, where nobody reads what this one serves: watch the tracker's "
+    "own metrics, and those of Spark's server",
+    "server=": "the tracker of a journal runs in the process that names it, on its loopback address, and the queries "
+    "go on when this one has ended: run `tracker serve` where this process and Spark's server reach it",
+    "Frontier(each='run')": "the process of a query does not learn whether a run has read all or was stopped: leave "
+    "each= out, or give another front",
+    "with_watermark": "its promises are read from what Spark observes, in the plan of a batch: use tracking.release",
+    "write_stream": "its commits are read from Spark's log by the process that starts it: use tracking.release",
+    "transform_with_state": "tasks promise and report there, and have to know their batch: use tracking.release, with "
+    ".applyInPandas(…) for what aggregates cannot say",
+}
+
+
 def check_session(spark: Any) -> None:
-    """Refuse what is no classic session.
+    """Refuse what is no session.
 
     Raises:
-        UsageError: it is one of Spark Connect, or none.
+        UsageError: it is none.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise UsageError(
-            "this session is of Spark Connect, where tracked queries do not run: their batches are driven from this "
-            "process. Use a classic session, SparkSession.builder.master(…) without remote(…), in the driver"
-        )
-    if not isinstance(spark, SparkSession):
+    if not isinstance(spark, SparkSession) and not is_remote(spark):
         raise UsageError(f"Tracking takes a SparkSession, not {spark!r}")
+
+
+def refuse_elsewhere(spark: SparkSession, what: str) -> None:
+    """Refuse what has no form over Spark Connect.
+
+    Args:
+        what: a key of `ELSEWHERE`.
+
+    Raises:
+        UsageError: the session is one of Spark Connect.
+    """
+    if is_remote(spark):
+        raise UsageError(f"{what} over Spark Connect: {ELSEWHERE[what]}")
 
 
 def check_option(key: str, value: Any) -> None:
@@ -57,8 +83,8 @@ def check_option(key: str, value: Any) -> None:
     """
     if key.lower() == "asyncprogresstrackingenabled" and str(value).lower() == "true":
         raise UsageError(
-            "asyncProgressTrackingEnabled: Spark would go on before it has written down what it has committed, and the "
-            "tracker could not be told; leave it off"
+            "asyncProgressTrackingEnabled: Spark would begin batches before the one before is in its commit log, so "
+            "commits could not be reported: leave it off"
         )
 
 
@@ -97,7 +123,7 @@ def check_start(
     reads: Iterable[Stream],
     checkpoint: Path,
     name: str | None,
-    started: Iterable[TrackedQuery],
+    started: Iterable[Followed],
     spark: SparkSession,
 ) -> None:
     """Refuse a query that cannot run beside those that were started before.
@@ -118,9 +144,8 @@ def check_start(
             check_wall_clock(spark, f"the window of {stream.segment!r}")
     segments = {stream.segment for stream in reads}
     for other in started:
-        active = other.query is not None and other.query.isActive
         if os.path.realpath(other.checkpoint) == os.path.realpath(checkpoint):
-            if active:
+            if other.runs:
                 raise UsageError(
                     f"the query of checkpoint {checkpoint} runs already: stop it first, or give this one a checkpoint "
                     "of its own"

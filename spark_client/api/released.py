@@ -11,8 +11,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import TrackedWriter
-from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.resultfunctions import FunctionKind
+from spark_client.plan.releases import FunctionKind, ReleasePlan
 from spark_client.release.committed import results_so_far
 from spark_client.release.declaring import with_function
 from spark_client.storage.directories import local_path

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
-from functools import partial, wraps
+from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -17,26 +17,28 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_client.api.assembly import Assembly
 from spark_client.api.declarations import Declarations
 from spark_client.api.multi_output import Outputs, SeveralWriter
-from spark_client.api.refusals import check_session, check_start
+from spark_client.api.refusals import check_session, check_start, refuse_elsewhere
 from spark_client.api.stateful import StatefulDeclarations
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.counting.batch import CountingMode
-from spark_client.datasource import events
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_choice
 from spark_client.fronts.front import Rows
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.names import check_job
 from spark_client.release.early import early_rows
 from spark_client.release.revisions import Revision, Revisions, late_rows
 from spark_client.release.single import kept_at
+from spark_client.runtime.assembly import check_stores
 from spark_client.runtime.definition import Definition
-from spark_client.runtime.drains import Drains
+from spark_client.runtime.follower import Follower
 from spark_client.runtime.metrics import JobMetrics, MetricsServer
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
-from spark_client.storage.directories import check_store, local_path, read_json
+from spark_client.spark_internals.sessions import is_remote
+from spark_client.storage.directories import local_path, read_json
+from spark_client.trackers.embedding import is_journal, tracker_of
 from spark_client.trackers.jobclient import Trackers
 from spark_client.windows import durations
 from spark_client.windows.durations import Duration
@@ -73,10 +75,13 @@ class Tracking:
     `fronts` there.
 
     Args:
-        spark: the session (classic, not Connect).
+        spark: the session: classic, or of Spark Connect.
         job: the job's name.
         server: the tracker's address; or several, of which one has the job, as `tracker.client.servers.names` takes
-            them. With `sharded`, all of them share it.
+            them. With `sharded`, all of them share it. Or a journal's address, ``file:///DIRECTORY``,
+            ``sqlite:PATH``, ``s3://…``: its tracker then runs in this process, until the process ends, and this
+            user's other programs on the machine find it by the same address. None: such a journal in the folder of
+            the checkpoints, ``_tracker/JOB``; all queries of the job have their checkpoints there.
         deployment: which deployment of the job this is. Restarts keep it; a new version of the job with another graph,
             or the next start after a drain, takes a new one.
         probe: where rows are counted. ``"driver"``: by native aggregations that ride in what runs anyway; no task calls
@@ -114,7 +119,7 @@ class Tracking:
         self,
         spark: SparkSession,
         job: str,
-        server: str = "127.0.0.1:7654",
+        server: str | None = None,
         deployment: str = "1",
         *,
         probe: CountingMode = "driver",
@@ -134,13 +139,17 @@ class Tracking:
         credentials: Credentials | None = None,
         metrics: str | CollectorRegistry | None = None,
     ) -> None:
-        if probe not in ("driver", "executors"):
-            raise UsageError(f"probe={probe!r}: either 'driver' or 'executors'")
+        check_choice("probe", probe, "driver", "executors")
         check_session(spark)
         check_job(job, deployment)
+        if probe == "executors":
+            refuse_elsewhere(spark, "probe='executors'")
+        if metrics is not None:
+            refuse_elsewhere(spark, "metrics=")
+        if server is None or is_journal(server):
+            refuse_elsewhere(spark, "server=")
         self.spark = spark
         self.job = job
-        self.server = server
         self.deployment = deployment
         self._metrics_server = None if metrics is None else MetricsServer(metrics)
         registry = None if self._metrics_server is None else self._metrics_server.registry
@@ -149,8 +158,15 @@ class Tracking:
                 "sharded=True keeps no order over the servers, since a release acts on ends as each server announces "
                 "them: take ordering='scope' or 'none', or one server"
             )
+        self._tracker = tracker_of(server, job)
+        is_here = self._tracker.address.startswith("unix:")
+        if probe == "executors" and is_here and not str(spark.sparkContext.master).startswith("local"):
+            raise UsageError(
+                "the tracker runs in this process, where executors of other machines cannot reach it: probe='driver', "
+                "or run `tracker serve`, and give its address as server"
+            )
         trackers = Trackers(
-            server,
+            self._tracker.address,
             ordering if sharded else None,
             retry_for,
             Credentials.from_environment() if credentials is None else credentials,
@@ -175,18 +191,16 @@ class Tracking:
         self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition, counting)
         self._declarations = Declarations(self, self._graph)
         self._stateful = StatefulDeclarations(self, self._assembly)
-        self._running = Running(lambda: self._drains.at_rest())
+        self._running = Running(self.client, job, deployment, self._graph)
         self.pausing = threading.Lock()  #: who holds it may pause the queries
-        self._drains = Drains(spark, self.client, job, deployment, self._running, self._graph)
         if counting is not None:
-            counting.watch(lambda: self._running.active, lambda: self._drains.under_way)
-        events.register(spark)
+            counting.watch(lambda: self._running.active, lambda: self._running.drains)
 
     def __repr__(self) -> str:
         return f"Tracking(job={self.job!r}, server={self.server!r}, deployment={self.deployment!r})"
 
     def _repr_html_(self) -> str:
-        queries = [each.checkpoint for each in self.queries]
+        queries = [each.checkpoint for each in self._running.followed]
         return table({"job": self.job, "server": self.server, "deployment": self.deployment, "queries": queries})
 
     def __enter__(self) -> Tracking:
@@ -198,13 +212,18 @@ class Tracking:
         self.stop()
 
     @property
+    def server(self) -> str:
+        """Return what other programs may give as ``server``; empty: the first query, which decides, has not started."""
+        return self._tracker.name
+
+    @property
     def metrics_url(self) -> str | None:
         """Return where the driver's metrics are served; None: no query was started, or they are not served here."""
         return None if self._metrics_server is None else self._metrics_server.url
 
     @property
     def queries(self) -> list[TrackedQuery]:
-        """The queries that were started here: the newest run of each, whether it goes on or has ended."""
+        """The queries whose batches this process drives: the newest run of each, whether it goes on or has ended."""
         return self._running.queries
 
     @property
@@ -285,7 +304,9 @@ class Tracking:
         own = kept_at(path, release)
         query = read_json(path / "tracker" / "query.json")
         if query is None:
-            raise UsageError(f"{path} is no checkpoint of a tracked query that has been started")
+            raise UsageError(
+                f"{path} is no checkpoint of a tracked query that has been started: give its checkpointLocation"
+            )
         rule = Substreams.from_json(query["substreams"])
         return early_rows(self.spark, local_path(early_path or own / "early", "early_path"), own / "state", rule)
 
@@ -332,14 +353,14 @@ class Tracking:
         Raises:
             TrackingError: a query has failed.
         """
-        rounds: list[list[int | None]] = []
+        rounds: list[list[object]] = []
         while len(rounds) < 2 or rounds[-1] != rounds[-2]:
             self.check()
-            for tracked in self._running.queries:
+            for followed in self._running.followed:
                 with suppress(StreamingQueryException):  # `check` has the sentence that Spark's text is wrapped around
-                    tracked.settle()
+                    followed.settle()
                 self.check()
-            rounds.append([tracked.run.last_epoch for tracked in self._running.queries])
+            rounds.append([followed.progress for followed in self._running.followed])
         self.check()
 
     def finish(self, stream: TrackedStream) -> None:
@@ -352,8 +373,10 @@ class Tracking:
         """
         front = stream.readable.plan.input.front
         if front is None:
-            raise UsageError("only a source is finished; what is received from a channel ends when its senders do")
-        self._drains.finish(front)
+            raise UsageError(
+                "finish takes the result of tracking.source; rows of a channel end when its senders have finished"
+            )
+        self._running.finish(front)
 
     def expect(
         self,
@@ -384,13 +407,13 @@ class Tracking:
         """
         front = stream.readable.plan.input.front
         if front is None:
-            raise UsageError(
-                "expect gives counts to a source; what is received from a channel is counted by its senders"
-            )
-        started = [each for each in self._running.queries if each.query is not None]
-        reading = [(live, each.run) for each in started for live in each.fronts if live.front is front]
-        live = reading[0][0] if reading else front.live(self.spark)
-        live.expect([run for _, run in reading], rows, through, revise)
+            raise UsageError("expect takes the result of tracking.source; rows of a channel are counted by its senders")
+        reading = [found for each in self._running.followed for found in each.reading(front)]
+        if not reading:
+            front.live(self.spark).expect(None, rows, through, revise)
+            return
+        live, run = next((each for each in reading if not each[1].closed), reading[-1])
+        live.expect(run, rows, through, revise)
 
     def drain(self, timeout: float | None = None) -> None:
         """Finish everything: sources stop between two batches, what was read is released, then all queries stop.
@@ -423,9 +446,9 @@ class Tracking:
         self._ask_for(DrainMode.HAND_OVER, timeout)
 
     def _ask_for(self, mode: DrainMode, timeout: float | None) -> None:
-        if not self._drains.drained:
-            self._drains.begin_if(partial(self._definition.define, to_drain=True))
-        self._drains.request(mode)
+        if not self._running.has_drained():
+            self._definition.define(to_drain=True)
+        self._running.drain(mode)
         self.await_drained(timeout)
 
     def await_drained(self, timeout: float | None = None) -> None:
@@ -435,7 +458,7 @@ class Tracking:
             TimeoutError: not in time.
             TrackingError: a query has failed, or was stopped.
         """
-        self._drains.wait(timeout, self.check)
+        self._running.await_drained(timeout)
 
     def check(self) -> None:
         """Raise what has gone wrong in a query of this session: in the newest run of each.
@@ -457,7 +480,6 @@ class Tracking:
             timeout: seconds after which a batch in hand is interrupted (it is read again by the next start), and a
                 tracker that is away is waited for no longer; None: as many as `retry_for`.
         """
-        self._drains.stop()
         self._running.stop(self._retry_for if timeout is None else timeout)
         if self._metrics_server is not None:
             self._metrics_server.close()
@@ -467,32 +489,34 @@ class Tracking:
     def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
         """Start what a writer describes."""
         checkpoint = local_path(writer.options_given["checkpointLocation"], "checkpointLocation")
-        check_store(checkpoint, "checkpointLocation")
-        check_start([writer.rows.plan], checkpoint, writer.name, self._running.queries, self.spark)
+        check_start([writer.rows.plan], checkpoint, writer.name, self._running.followed, self.spark)
         plan = self._assembly.plan(writer, checkpoint)  # what cannot be written is refused before the job is defined
+        if is_remote(self.spark):
+            self.define()
+            return self._running.launch(self.spark, *self._assembly.elsewhere(writer, plan))
+        check_stores(plan)
+        self._tracker.start(str(checkpoint))
         self.define()
         tracked, start = self._assembly.query(writer, plan)
         return self._launch(tracked, start)
 
     def start_native(self, writer: NativeWriter, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         """Start what a `NativeWriter` describes."""
+        refuse_elsewhere(self.spark, "write_stream")
         assert writer.checkpoint is not None
         checkpoint = local_path(writer.checkpoint, "checkpointLocation")
-        check_start([read.plan for read in writer.reads], checkpoint, writer.name, self._running.queries, self.spark)
+        check_start([read.plan for read in writer.reads], checkpoint, writer.name, self._running.followed, self.spark)
+        self._tracker.start(str(checkpoint))
         self.define()
         return self._launch(self._assembly.native(writer.reads, checkpoint), start)
 
     def _launch(self, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         if self._metrics_server is not None:
             self._metrics_server.open()
-        if self._drains.under_way and tracked.fronts:
-            tracked.rest()
-        query = self._running.launch(self.spark, tracked, start)
-        self._drains.watch()
-        return query
+        return self._running.launch(self.spark, Follower(tracked), start)
 
     def define(self) -> None:
-        self._drains.begin_if(self._definition.define)
+        self._definition.define()
 
 
 def _duration(spark: SparkSession, name: str, duration: Duration | None) -> timedelta | None:

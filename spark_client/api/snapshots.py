@@ -20,7 +20,7 @@ from spark_client.api.released import Released
 from spark_client.api.session import Tracking
 from spark_client.api.writer import Starter
 from spark_client.datasource.rows import SUBSTREAM_SCHEMA, substream_rows
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, check_choice
 from spark_client.plan.graph import state_of
 from spark_client.release import state_export, state_import
 from spark_client.release.moving import Move
@@ -38,6 +38,7 @@ from spark_client.storage.directories import (
 )
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.places import Place
+from spark_client.windows.substreams import Substreams
 from tracker.client import DrainMode, DrainState, JobStatus, TrackerError, TrackerUnavailable
 
 SnapshotFormat: TypeAlias = Literal["parquet", "delta"]
@@ -113,8 +114,7 @@ class Snapshots:
     ) -> None:
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
             raise UsageError(f"keep={keep!r}: how many snapshots are kept, 1 at least; None: all")
-        if format not in ("parquet", "delta"):
-            raise UsageError(f"format={format!r}: either 'parquet' or 'delta'")
+        check_choice("format", format, "parquet", "delta")
         self._convert = _delta() if format == "delta" else None
         self._place = snapshots.Place.at(location, storage_options)
         self._keep = keep
@@ -298,9 +298,10 @@ class Snapshot:
         upgrade.check(entry)
         self._must_be_current(tracking, entry)
         move = None
-        if (recut := upgrade.recut(entry)) is not None:
-            segment = plan.stream.segment
-            move = Move(tracking.client, tracking.job, entry["id"], recut, segment, tracking.source_rules)
+        if upgrade.recuts(entry):
+            before = Substreams.from_json(entry["query"]["substreams"])
+            segment, rules = plan.stream.segment, tracking.source_rules
+            move = Move(tracking.client, tracking.job, entry["id"], before, plan.rule, segment, rules)
             move.check()
         sweep_beside(target)
 
@@ -316,7 +317,9 @@ class Snapshot:
             write_json(Path(content) / "tracker" / "restored.json", mark)
 
         if not publish(target, write) and not _is_restored(target, mark):
-            raise UsageError(f"checkpoint {target}: another process has made something there meanwhile")
+            raise UsageError(
+                f"checkpoint {target}: another process has made it meanwhile: give a path of this query's own"
+            )
         return True
 
     def _entry(self, of: str | None) -> dict[str, Any]:
@@ -326,7 +329,7 @@ class Snapshot:
         found = [q for q in queries if of in (None, q["checkpoint"], q["query"]["segment"])]
         if len(found) != 1:
             listed = ", ".join(f"{q['checkpoint']} (of {q['query']['segment']!r})" for q in queries)
-            raise UsageError(f"say which release is meant, with of= and its checkpoint: {self.name} has {listed}")
+            raise UsageError(f"{self.name} has {listed}: give of=, the checkpoint of one of them")
         return found[0]
 
     def _must_be_current(self, tracking: Starter, entry: Mapping[str, Any]) -> None:
@@ -336,7 +339,10 @@ class Snapshot:
             TrackingError: it does, or has another log.
         """
         if tracking.job != self.manifest["job"]:
-            raise UsageError(f"the snapshot is of job {self.manifest['job']!r}, and this is job {tracking.job!r}")
+            raise UsageError(
+                f"the snapshot is of job {self.manifest['job']!r}, and this is job {tracking.job!r}: declare the "
+                "release in a Tracking of that job"
+            )
         try:
             log_id = EventLogs(tracking.client, tracking.job).newest().log_id
             status = tracking.client.job(tracking.job)
@@ -345,8 +351,8 @@ class Snapshot:
         if log_id != self.manifest["log_id"]:
             raise TrackingError(
                 f"LOG_CHANGED: the job's log is {log_id!r}, and was {self.manifest['log_id']!r} when {self.name} was "
-                "made: the job was deleted, or the tracker's journal was lost or restored, so the snapshot does not "
-                "match what it knows"
+                "made: the job was deleted, or the tracker's journal was lost or restored. Start the job again, with "
+                "new checkpoints"
             )
         if any(each.producer == entry["id"] and not each.closed for each in status.producers):
             raise TrackingError(
@@ -380,9 +386,7 @@ def _is_restored(target: Path, mark: Mapping[str, Any]) -> bool:
         return False
     if read_json(target / "tracker" / "restored.json") == mark:
         return True
-    raise UsageError(
-        f"checkpoint {target}: something is there, and was not made of this snapshot: give a path where nothing is"
-    )
+    raise UsageError(f"checkpoint {target} exists, and was not made of this snapshot: give a path that does not exist")
 
 
 def _is_release(checkpoint: Path) -> bool:

@@ -9,6 +9,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.api.assembly import Assembly
 from spark_client.api.keyed import KeyedResults, declared
+from spark_client.api.refusals import refuse_elsewhere
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, Starter
 from spark_client.columns import resolve
@@ -45,6 +46,7 @@ class StatefulDeclarations:
         Spark's watermarks start at 1970, so a row whose time is before it fails its batch: drop such rows in a step
         before this, or `release` them.
         """
+        refuse_elsewhere(self._assembly.spark, "with_watermark")
         if over not in ("windows", "instants"):
             raise UsageError(f"over={over!r}: 'windows' for window, 'instants' for session_window and other operators")
         source = stream.readable.plan.input
@@ -83,6 +85,7 @@ class StatefulDeclarations:
         >>> made = tracking.transform_with_state(flights, Longest(), "carrier string, delay double")  # doctest: +SKIP
         >>> made.writeStream.option("checkpointLocation", "cp").start("longest")                      # doctest: +SKIP
         """
+        refuse_elsewhere(self._assembly.spark, "transform_with_state")
         return declared(stream, processor, schema)
 
     def write_stream(self, df: DataFrame, reads: TrackedStream | Sequence[TrackedStream]) -> NativeWriter:

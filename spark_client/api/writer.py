@@ -15,9 +15,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_client.api.queryoptions import OWN, QueryOptions
 from spark_client.api.readers import Readable
 from spark_client.api.refusals import check_operators, check_option, check_trigger
+from spark_client.columns import check_present
 from spark_client.destinations.channel import Channel
 from spark_client.destinations.destination import Destination, Written
-from spark_client.destinations.formats import FORMATS
+from spark_client.destinations.formats import FORMATS, TABLES
 from spark_client.destinations.routes import ChannelDestination, check_results
 from spark_client.destinations.sink import BatchFunction, FunctionDestination, Sink, SinkDestination
 from spark_client.errors import UsageError
@@ -105,7 +106,7 @@ class TrackedWriter(QueryOptions):
         return self.rows.df.schema if self.release is None else results_schema(self.release, self.rows.df)
 
     def partitionBy(self, *columns: str) -> TrackedWriter:  # noqa: N802
-        """Partitions the files of a release."""
+        """Partition the files of a release."""
         self.partition_columns = columns
         return self
 
@@ -116,7 +117,9 @@ class TrackedWriter(QueryOptions):
         return self
 
     def format(self, file_format: str) -> TrackedWriter:
-        """Files of this format: ``parquet``, ``orc``, ``json`` or ``csv``; each epoch is a directory ``epoch=N``."""
+        """Choose a table of Delta or Iceberg (``delta``, ``iceberg``), of which each epoch is one commit; or files
+        (``parquet``, ``orc``, ``json``, ``csv``), of which each epoch is a directory ``epoch=N``.
+        """
         if not self.writes_files:
             raise UsageError(
                 "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a "
@@ -131,23 +134,26 @@ class TrackedWriter(QueryOptions):
         return self
 
     def toTable(self, table: str) -> StreamingQuery:  # noqa: N802
-        """Refuse a table of a catalog, which a batch that is replayed would write twice.
+        """Start the query, and write into a table of a catalog, of ``format("delta")`` or ``format("iceberg")``.
 
         Raises:
-            UsageError: always, with the places that can be written.
+            UsageError: files of another format cannot be written there: a replay would add them again.
         """
-        raise UsageError(
-            f"toTable({table!r}): a batch that is replayed would write its rows twice. Write files, .start(path), and "
-            "read them as a table; or .sink(Tables(…)) into a database, which takes each epoch once"
-        )
+        if self.file_format not in TABLES:
+            raise UsageError(
+                f"toTable({table!r}): give the table's format, .format({' or '.join(map(repr, TABLES))}): "
+                "it takes each epoch once. Files of other formats go to a path, .start(path), and results for a "
+                "database to .sink(Tables(…))"
+            )
+        return self.start(table)
 
     def foreachBatch(self, function: BatchFunction) -> TrackedWriter:  # noqa: N802
-        """Return a function of (rows, epoch), called again with the same rows when a batch is replayed.
+        """Give the rows to a function of (rows, epoch), called again with the same rows when a batch is replayed.
 
         It may read all of the rows, some, none, or all twice: what it does not read is counted all the same.
 
-        Of a release it is called only for batches that have results. A drain's last results come with a negative
-        number, which is no batch's and the same whenever they are written again.
+        Of a release it is called only when something is released. What is released between two batches comes with a
+        negative number, which is no batch's and the same whenever it is written again.
         """
         if not callable(function):
             raise UsageError(f"foreachBatch takes a function of (rows, epoch), not {function!r}")
@@ -155,13 +161,12 @@ class TrackedWriter(QueryOptions):
         return self
 
     def sink(self, sink: Sink) -> TrackedWriter:
-        """Return a place that sees to it that a replay puts rows there once: `tables.Tables`, `kafka.Topic`, or your
-        own.
+        """Write into a place in which a replay puts rows once: `tables.Tables`, `kafka.Topic`, or your own.
 
         As with `foreachBatch`, of a release it is written to only by batches that have results.
         """
         if not callable(getattr(sink, "write", None)):
-            raise UsageError(f"sink takes what has a method write(rows, query, epoch), not {sink!r}")
+            raise UsageError(f"sink takes an object with a method write(rows, query, epoch), not {sink!r}")
         self._destinations["sink"] = SinkDestination(sink)
         return self
 
@@ -178,7 +183,10 @@ class TrackedWriter(QueryOptions):
         >>> daily.writeStream.receipts("/data/receipts")                                  # doctest: +SKIP
         """
         if self.release is None:
-            raise UsageError("a receipt is for what tracking.release has released: this query only sends rows on")
+            raise UsageError(
+                "receipts are for results of tracking.release, and this query only sends rows on: give them to the "
+                "query that releases"
+            )
         self.release.rule.require(Ability.RECEIPTS, f"receipts of {self.rows.plan.segment!r}")
         if isinstance(to, str | os.PathLike):
             local_path(to, "the path of the receipts,")
@@ -210,7 +218,9 @@ class TrackedWriter(QueryOptions):
         ... )
         """
         if self.release is not None:
-            raise UsageError("route deals out the rows of a tracked stream; the results of a release go to one channel")
+            raise UsageError(
+                "route distributes the rows of a tracked stream; results of a release go to one place: .channel(…)"
+            )
         if not routes:
             raise UsageError("route needs at least one (channel, condition)")
         given: list[tuple[Channel, Column | None]] = []
@@ -232,8 +242,7 @@ class TrackedWriter(QueryOptions):
         if self.release is not None:
             check_results(self.release)
         columns = self.rows.df.columns if self.release is None else self.release.columns
-        if missing := [name for name in ordinal if name not in columns]:
-            raise UsageError(f"ordinal={missing[0]!r} is not a column of the rows, which have: {', '.join(columns)}")
+        check_present(ordinal, columns, "ordinal")
         self._destinations["channel"] = ChannelDestination(routes, ordinal)
         for channel, _ in routes:
             self._tracking.sends(self.rows, self.release, channel)
@@ -269,7 +278,7 @@ class TrackedWriter(QueryOptions):
         to_files = self.file_format is not None or "path" in self.options_given
         if to_files + len(self._destinations) != 1:
             raise UsageError(
-                "say where the rows go: one of .channel(…), .route(…), .sink(…), .foreachBatch(…), or for a release "
+                "the rows need a place: one of .channel(…), .route(…), .sink(…), .foreachBatch(…), or for a release "
                 ".start(path)"
             )
         if to_files:
@@ -296,10 +305,11 @@ class TrackedWriter(QueryOptions):
         early = None
         if self.release is not None and self.release.early is not None:
             early = local_path(self.options_given.get("early_path") or kept / "early", "early_path")
-        path = local_path(self.options_given["path"], "the path of the results,")
         options = {key: value for key, value in self.options_given.items() if key not in OWN}
         file_format = self.file_format or "parquet"
-        return FORMATS[file_format](Written(path, file_format, options, self.partition_columns, early))
+        return FORMATS[file_format](
+            Written(self.options_given["path"], file_format, options, self.partition_columns, early)
+        )
 
 
 class NativeWriter:
@@ -317,7 +327,7 @@ class NativeWriter:
         self.name: str | None = None
 
     def option(self, key: str, value: Any) -> NativeWriter:
-        """Return one option, as Spark's."""
+        """Set one option, as Spark's."""
         check_option(key, value)
         if key.lower() == "checkpointlocation":
             self.checkpoint = str(value)
@@ -325,19 +335,19 @@ class NativeWriter:
         return self
 
     def options(self, **options: Any) -> NativeWriter:
-        """Several options."""
+        """Set several options."""
         for key, value in options.items():
             self.option(key, value)
         return self
 
     def trigger(self, **trigger: Any) -> NativeWriter:
-        """Return when batches are made, as Spark's."""
+        """Say when batches are made, as Spark's."""
         check_trigger(trigger)
         self._writer = self._writer.trigger(**trigger)
         return self
 
     def queryName(self, name: str) -> NativeWriter:  # noqa: N802
-        """Return the query's name, in Spark's pages and in logs."""
+        """Name the query, in Spark's pages and in logs."""
         self.name = name
         self._writer = self._writer.queryName(name)
         return self

@@ -38,7 +38,6 @@ class CountingPlan:
         mode: who counts the rows of a batch: the driver, by native aggregations, or the executors' tasks as rows pass.
         received: the rows come from a channel, so the rows received of each substream are reported.
         released: a release takes the rows in.
-        aggregated: it aggregates them by substream.
         stepped: steps lie between where rows are received and what is done with them.
         counts_all: all rows are counted before any step: the front's promises are about how many rows there are, or
             the source was declared so.
@@ -67,7 +66,6 @@ class CountingPlan:
 
         Args:
             released: whether a release takes its rows in.
-            sends: whether it sends rows on.
             xor: whether the XOR of the labels is asked for, whatever the tracker needs.
             aggregated: whether the release aggregates them by substream; None: as `released`.
         """
@@ -122,23 +120,19 @@ class BatchRows(NamedTuple):
     """The rows of one batch, before anything is done to them.
 
     Attributes:
-        name: the batch's.
         read: all that the query has read.
         rows: those that go on, as the stream's input gives them.
-        woken: whether the query also reads a stream of wake-ups.
     """
 
     name: BatchId
     read: DataFrame
     rows: DataFrame
-    woken: bool
 
 
 class BatchInput:
     """The rows of one batch, and what is to be reported of them.
 
     Args:
-        plan: what of it is counted.
         front: of its source; None: the rows come from a channel.
         probe: of the executors; None: the driver counts.
         running: gives the query whose batch it is, once that is known.
@@ -161,7 +155,7 @@ class BatchInput:
         self._input = stream.input
         self._front = front
         self._raw = batch.rows
-        self._everything = partial(stream.input.all_rows, batch.read, batch.woken)
+        self._everything = partial(stream.input.all_rows, batch.read)
         name = batch.name
         self._epoch = name.epoch
         self._tracked = partial(stream.input.tracked, query=name.query, epoch=name.epoch, labels=plan.labels)
@@ -243,7 +237,6 @@ class BatchInput:
         """Put the rows received, and the promises of the source, into the report.
 
         Args:
-            report: of the batch's epoch.
             groups: the rows by substream, if they were counted, with the front's aggregates if it needs them.
         """
         if groups is not None and self.plan.mode == "driver":

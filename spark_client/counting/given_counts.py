@@ -2,7 +2,7 @@
 
 At the tracker, a job that starts afresh after a drain has no substreams that have ended. A schedule that is given again
 names substreams that are done, and must not be waited for once more. Of those that only the drain has closed, the rows
-that were missing then are expected now. A ledger in the source's checkpoint lists the substreams that were given. The
+that were missing then are expected now. Files in the source's checkpoint list the substreams that were given. The
 tracker's events name those that a drain has closed, with their elements; a subscription keeps these events until the
 next start has read them.
 
@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from spark_client.counting.runs import Run
 from spark_client.errors import torn
+from spark_client.fronts.front import GivenCounts
 from spark_client.storage.directories import read_json, write_json
 from spark_client.windows.substreams import Substream
 from tracker.client import Ended
@@ -45,12 +46,10 @@ def _shared(run: Run) -> str:
 
 
 class _Deployment(NamedTuple):
-    """The counts that one deployment was given: a file of the ledger.
+    """The counts that one deployment was given: one file.
 
     Attributes:
-        name: the deployment's.
         incarnation: how often the job had started afresh, after drains; 0 in files that do not have it yet.
-        given: the substreams.
     """
 
     name: str
@@ -58,15 +57,11 @@ class _Deployment(NamedTuple):
     given: set[Substream]
 
 
-class Ledger:
-    """The counts that one source was given, by deployment.
+class RecordedCounts(GivenCounts):
+    """The counts that one source was given, by deployment, in files.
 
     Args:
-        path: its directory, in the checkpoint of the query that reads the source.
-
-    Attributes:
-        done: substreams whose counts were given before the last drain: they have ended.
-        taken: those of them that only a drain has closed, with the elements that it released.
+        path: a directory in the checkpoint of the query that reads the source.
 
     Raises:
         TrackingError: the tracker cannot be reached, or has kept ends for counts that are gone from the checkpoint.
@@ -97,14 +92,11 @@ class Ledger:
         self._through = run.frontier(segment) if any(each.given for each in going_on) else None
         self._known = {substream for each in going_on for substream in each.given}
         self._drained = self._drained_by(segment, {run.deployment, *(each.name for each in files.values())})
-        self.done: Set[Substream] = {substream for each in before for substream in each.given}
-        self.taken: Mapping[Substream, int] = _taken(
-            [(each.given, self._drained.get(each.name, {})) for each in before]
-        )
+        self.done = {substream for each in before for substream in each.given}
+        self.taken = _taken([(each.given, self._drained.get(each.name, {})) for each in before])
         self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
 
     def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
-        """Return those of which it was promised, when others were given, that they will not come."""
         through = self._through
         return [
             each
@@ -117,19 +109,12 @@ class Ledger:
         ]
 
     def give(self, substreams: Iterable[Substream]) -> None:
-        """Write down that counts of these are given now; before the tracker is given them."""
         news = [substream for substream in substreams if substream not in self._given]
         if news:
             self._append([list(substream) for substream in news])
             self._given.update(news)
 
     def keep_only(self, listed: Set[Substream]) -> None:
-        """Forget deployments of whose substreams no table names any more.
-
-        Args:
-            listed: the substreams of the tables; if there are none, which may mean that they were not found, those of
-                all deployments.
-        """
         files = {file: _read(file) for file in self._path.glob("*.jsonl")}
         needed = listed or {substream for each in files.values() for substream in each.given}
         for file, each in files.items():
@@ -137,11 +122,6 @@ class Ledger:
                 file.unlink(missing_ok=True)
 
     def follow(self) -> None:
-        """Acknowledge, now and then, what has ended before any drain: it was counted to its end.
-
-        Raises:
-            TrackingError: the tracker refuses.
-        """
         if time.monotonic() >= self._acknowledge_at:
             self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
             self._run.acknowledge_before_drain(self._subscription)

@@ -65,7 +65,6 @@ def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Colum
 
     Args:
         rows: with the column `_tracker`.
-        rule: how they fall into substreams.
         measures: further aggregates, by name.
         labels: also the XOR of their labels; without, `_xor` is 0.
 
@@ -84,7 +83,6 @@ def in_files(path: Path, layout: RowLayout, rows: Callable[[], DataFrame]) -> li
     """Count tracked rows that were just written: here, if they are few, and natively if they are many.
 
     Args:
-        path: of the Parquet files.
         rows: gives the same as a DataFrame, which takes Spark a while.
     """
     written = files(path, layout.texts)

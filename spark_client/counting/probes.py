@@ -10,14 +10,14 @@ last one to succeed, as a stage that is run again replaces what it gave before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark import Accumulator, AccumulatorParam, SparkContext, TaskContext
+from pyspark import Accumulator, AccumulatorParam, TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -31,6 +31,9 @@ from spark_client.spark_internals.tasks import batch_of
 from spark_client.trackers.jobclient import JobClient, Trackers
 from spark_client.windows.substreams import Substreams
 from tracker.client.pieces import Largest, split
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext  # `pyspark-client` has none
 
 _PARTITION = "_tracker_partition"
 _USUAL = Largest()
@@ -87,7 +90,6 @@ class TaskPromises:
     """The promises that tasks make for a source, of the rows that pass: they ride in the unit that counts the rows.
 
     Attributes:
-        front: the front's name.
         values: what the front needs of each row; each is in a column of this name.
         promiser: what makes promises of the greatest of each substream.
     """
@@ -107,11 +109,7 @@ class TaskPromises:
         return [f"{TRACKER}{name}" for name in self.values]
 
     def see(self, seen: dict[Key, dict[str, Any]], batch: pa.RecordBatch, scopes: pa.Array, keys: pa.Array) -> None:
-        """Keep the greatest values of each substream.
-
-        Args:
-            scopes, keys: of its rows' substreams.
-        """
+        """Keep the greatest values of each substream."""
         if not self.values or not batch.num_rows:
             return
         columns = {name: batch.column(column) for name, column in zip(self.values, self.columns, strict=True)}
@@ -128,14 +126,9 @@ class ExecutorProbe:
 
     Attributes:
         trackers: of the job; the task fails if one cannot be reached.
-        job: that is tracked.
-        segment: whose elements pass here.
-        direction: which way.
-        rule: how rows fall into substreams.
         epoch: which (query, run, batch); None: that of the task's own context, in a query without `foreachBatch`.
         kept: collects the units that each partition has reported, in attempts that Spark keeps.
         seals: whether the query seals its batches: units are then each attempt's own.
-        largest: what one report may have.
         promises: what the tasks promise of the rows; None: the driver does, or nobody.
     """
 
@@ -173,7 +166,7 @@ class ExecutorProbe:
         }
         return rows.withColumns(own).mapInArrow(self, rows.schema)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted: dict[Key, tuple[int, int]] = {}
         seen: dict[Key, dict[str, Any]] = {}
         partition: int | None = None
@@ -201,7 +194,7 @@ class ExecutorProbe:
                 "an executor's probe has to know its batch: start the query with tracking.write_stream(…) or "
                 "TrackedStream.writeStream"
             )
-        query, run, epoch = batch
+        query, run, epoch = batch[:3]
         place = f"{self.place}/{task.partitionId() if partition is None else partition}"
         units: tuple[str, ...] = ()
         if partition is not None:  # else it had no rows, and the task may have others under this number

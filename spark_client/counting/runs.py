@@ -25,6 +25,7 @@ from spark_client.trackers.jobclient import JobClient, JobProducer
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
 from tracker.client import (
+    DrainMode,
     DrainState,
     Event,
     Expected,
@@ -34,6 +35,7 @@ from tracker.client import (
     Report,
     TrackerError,
     TrackerUnavailable,
+    Watch,
 )
 from tracker.client.pieces import Largest, split
 from tracker.contract.promises import CommitPromise
@@ -42,6 +44,7 @@ from tracker.contract.refusal import Refusal
 _log = logging.getLogger("spark_client")
 
 DRIVER_UNIT = "driver"
+BETWEEN = ".between"  #: after a query's id: the producer of what it sends on between two batches
 ONE_ATTEMPT = 5.0  #: seconds that an attempt may take that its caller makes again
 
 _DRAINS = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT, DrainState.DRAINED})
@@ -68,7 +71,7 @@ class Run:
         self.job = job
         self.query = query
         self.run = run
-        self._client = client
+        self.client = client
         # For what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
         self._impatient = client.with_patience(ONE_ATTEMPT, 0)
         self._logs = EventLogs(client, job)
@@ -89,6 +92,8 @@ class Run:
         self._closed = False
         self._hurry = threading.Event()
         self._patient_until = float("inf")
+        self._between: Run | None = None
+        self.acts = 0  #: that are published, if results are sent on
 
     def check_log(self, note: Path) -> None:
         """Check whether the tracker is the one that the query's checkpoint is about, and has not lost what it knew.
@@ -105,14 +110,33 @@ class Run:
         if not self.resume_epoch:
             write_json(note, self.place.log_id)
         elif known != self.place.log_id:
-            what_to_do = advice("LOG_CHANGED", "", self.job, self._client.command_options)
+            what_to_do = advice("LOG_CHANGED", "", self.job, self.client.command_options)
             raise TrackingError(f"LOG_CHANGED: the job's log is {self.place.log_id!r}, and was {known!r}. {what_to_do}")
+
+    def open_between(self, act: int) -> None:
+        """Open the run by which results are sent on between two batches, unless it is open.
+
+        Args:
+            act: the number of the next act: those before are published, and take effect.
+
+        Raises:
+            TrackingError: the tracker refuses it, or cannot be reached.
+        """
+        if self._between is None:
+            self._between = Run(self.client, self.job, f"{self.query}{BETWEEN}", self.run, act)
+            self.acts = act
+
+    @property
+    def between(self) -> Run:
+        """The run by which results are sent on between two batches: its epochs are the numbers of acts."""
+        assert self._between is not None
+        return self._between
 
     # ---------------------------------------------------------------- epochs
 
-    def batch(self, epoch: int) -> BatchId:
+    def batch(self, epoch: int, completed: tuple[Substream, ...] = ()) -> BatchId:
         """Return how one of its batches is called."""
-        return BatchId(self.query, self.run, epoch)
+        return BatchId(self.query, self.run, epoch, completed)
 
     def report(self, epoch: int) -> Report:
         """Return an empty report of an epoch."""
@@ -131,7 +155,7 @@ class Run:
             answers = report.report_in_pieces(DRIVER_UNIT, partial(split, largest=self.largest))
         self._units = [unit for unit, _ in answers]
         if any(answer.outcome is Outcome.ALREADY_COMMITTED for _, answer in answers):
-            what_to_do = advice("EPOCH_REWOUND", "", self.job, self._client.command_options)
+            what_to_do = advice("EPOCH_REWOUND", "", self.job, self.client.command_options)
             raise TrackingError(
                 f"the tracker has batch {epoch} of query {self.query} for committed, but Spark runs it again. "
                 f"{what_to_do}"
@@ -148,6 +172,16 @@ class Run:
         with self._explaining():
             self._producer.commit(epoch, units=[*self._units, *units], seal=True)
 
+    def drains(self) -> DrainMode | None:
+        """Return how the deployment is drained, or was, at each tracker that has the job; None: it is not. One attempt.
+
+        Raises:
+            TrackerError: the tracker refuses.
+            TrackerUnavailable: no answer.
+        """
+        drain = self._impatient.get_drain(self.job)
+        return drain.mode if drain.state in _DRAINS and drain.deployment == self.deployment else None
+
     def is_current(self) -> bool:
         """Return whether no later run of the query has been opened.
 
@@ -155,7 +189,7 @@ class Run:
             TrackingError: the tracker cannot be reached.
         """
         with self._explaining():
-            producers = self._client.job(self.job).producers
+            producers = self.client.job(self.job).producers
         return any((status.producer, status.run) == (self.query, self.run) for status in producers)
 
     @property
@@ -255,7 +289,7 @@ class Run:
                 attempt()
         except TrackerUnavailable:
             return False
-        return True
+        return self._between is None or self._between.close(self.acts, patient)
 
     def must_be_newest(self) -> None:
         """Ask the tracker whether this run may still write what no epoch of it reports.
@@ -371,7 +405,7 @@ class Run:
             TrackingError: the tracker cannot be reached.
         """
         with self._explaining():
-            fronts = self._client.job(self.job).fronts
+            fronts = self.client.job(self.job).fronts
         return next((status.frontiers.get("*") for status in fronts if status.front == front), None)
 
     def acknowledge_before_drain(self, subscriptions: Subscriptions) -> None:
@@ -399,7 +433,7 @@ class Run:
         with self._explaining():
             known = {
                 (status.scope, status.name): next((s for s in status.segments if s.segment == segment), None)
-                for status in self._client.substreams(self.job, include_ended=True)
+                for status in self.client.substreams(self.job, include_ended=True)
             }
         ended: dict[Substream, int | None] = {}
         for substream in substreams:
@@ -424,18 +458,33 @@ class Run:
         expected = [promise for promise in promises if isinstance(promise, Expected)]
         counted = {
             (status.scope, status.name, account.segment): account.expected_by
-            for status in (self._client if patient else self._impatient).substreams(self.job, include_ended=True)
+            for status in (self.client if patient else self._impatient).substreams(self.job, include_ended=True)
             for account in status.segments
             if account.ended
         }
         found = {each: counted.get((each.scope, each.name, each.segment), {}).get(each.front) for each in expected}
         return {each: count for each, count in found.items() if count is not None and count != each.elements}
 
+    def watch(self, segments: Sequence[str]) -> list[Watch]:
+        """Watch what is announced on some segments from now on, at each log."""
+        return [
+            client.watch(name, seq, segments, log_id=log_id)
+            for (client, name), seq, log_id in zip(self._logs.all, self.place.seqs, self.place.log_ids, strict=True)
+        ]
+
+    def look_for(self, kinds: tuple[type, ...], after: Place, segments: Sequence[str]) -> tuple[bool, Place]:
+        """Return whether something was announced on some segments; and the place up to which nothing was.
+
+        Raises:
+            TrackingError: a log is another one, or has lost some of it.
+        """
+        with self._explaining():
+            return self._logs.look_for(kinds, after, segments)
+
     def events(self, after: Place, up_to: Place | None, segments: Sequence[str]) -> tuple[list[Event], Place]:
         """Return what was announced on some segments in a range; and the place after it.
 
         Args:
-            after: what comes after it.
             up_to: what comes up to it; None: up to the newest.
 
         Raises:
@@ -453,7 +502,7 @@ class Run:
             raise self._explained(error) from error
 
     def _explained(self, error: Exception) -> TrackingError:
-        return explained(error, self.job, self._client.command_options)
+        return explained(error, self.job, self.client.command_options)
 
 
 def _passed_over(front: LiveFront, others: Mapping[Expected, int]) -> None:

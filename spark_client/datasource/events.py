@@ -14,19 +14,25 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 
 from spark_client.datasource.offsets import offset_of, oldest, read_between
 from spark_client.datasource.options import ReaderOptions, explained
 from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA, event_row, substream_rows
-from spark_client.datasource.streams import EventStream, OwnEnds, WakeUps
+from spark_client.datasource.streams import EventStream, OwnEnds
+from spark_client.spark_internals.readers import (
+    DataSource,
+    DataSourceReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+    register_source,
+)
 from spark_client.trackers.eventlogs import EventLogs, newest
 
 FORMAT: Final = "tracker"
 
 
 class TrackerDataSource(DataSource):
-    """The format ``tracker``. `Tracking` registers it; alone: ``spark.dataSource.register(TrackerDataSource)``.
+    """The format ``tracker``. `Tracking.events` registers it; alone: ``spark.dataSource.register(TrackerDataSource)``.
 
     Options:
         job: whose events. Required.
@@ -62,14 +68,12 @@ class TrackerDataSource(DataSource):
 
     def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
         wanted = ReaderOptions(self.options)
-        if wanted.wake_up:
-            return WakeUps(wanted)
         return OwnEnds(wanted) if wanted.awaits else EventStream(wanted)
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("tracker")`` known to a session."""
-    spark.dataSource.register(TrackerDataSource)
+    register_source(spark, TrackerDataSource, 'format("tracker")')
 
 
 class _BatchReader(DataSourceReader):

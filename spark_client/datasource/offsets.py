@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from spark_client.trackers.places import Place
 from tracker.client import Event, JobStatus, Position, TrackerClient
-from tracker.client.paging import pages
+from tracker.client.watch import pages
 from tracker.sharded.merged_events import Merge, beginning
 
 Offset: TypeAlias = dict[str, Any]

@@ -36,7 +36,6 @@ OPTIONS: Final = {"ca": "tls_ca", "cert": "tls_cert", "key": "tls_key", "token_f
 _SECRETS: Final = ("token", "password", "secret")
 _ORDERINGS: Final = ("none", "scope", "global")
 AWAITS: Final = "awaits"  #: an option of this package's own: what a query's commits bring about is waited for
-WAKE_UP: Final = "wakes"  #: an option of this package's own: its rows only make batches happen, and none is missing
 
 _KINDS: Final = {
     "Ended": Ended,
@@ -74,7 +73,6 @@ class ReaderOptions:
             "include_ended",
             "path",
             AWAITS,
-            WAKE_UP,
             *OPTIONS.values(),
         ]
     )
@@ -83,11 +81,11 @@ class ReaderOptions:
         refuse_secrets(options)
         unknown = sorted(key for key in options if key.lower() not in self.KNOWN)
         if unknown:
-            known = ", ".join(sorted(self.KNOWN - {"path", AWAITS, WAKE_UP}))
+            known = ", ".join(sorted(self.KNOWN - {"path", AWAITS}))
             raise UsageError(f'format("tracker") knows no option {unknown[0]!r}; it knows {known}')
         self.job = options.get("job", "")
         if not self.job:
-            raise UsageError('format("tracker") needs .option("job", …): whose events?')
+            raise UsageError('format("tracker") needs .option("job", …): the job whose events are read')
         self.server = options.get("server", "127.0.0.1:7654")
         self.sharded = options.get("sharded", "")
         if self.sharded not in ("", *_ORDERINGS):
@@ -114,7 +112,6 @@ class ReaderOptions:
         self.substreams = options.get("what", "events") == "substreams"
         self.after_seq = int(options.get("after_seq", "0"))
         self.up_to_seq = int(options.get("up_to_seq", "0"))
-        self.wake_up = options.get(WAKE_UP, "")
         self.awaits = options.get(AWAITS, "")
         self.include_ended = options.get("include_ended", "false").lower() == "true"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from typing import Any, Final
 
 from pyspark.sql import types as T  # noqa: N812
@@ -56,9 +55,6 @@ SUBSTREAM_SCHEMA: Final = T.StructType(
 )
 
 _BODY: Final = [field.name for field in EVENT_SCHEMA.fields[4:]]
-
-#: A row that only makes a batch happen.
-WOKEN: Final = (0, datetime.fromtimestamp(0, timezone.utc), "", "", *[None] * len(_BODY))
 
 
 def event_row(event: Event) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The streams of the source ``tracker``: a job's events, and wake-ups. See `spark_client.datasource.events`."""
+"""The streams of the source ``tracker``: a job's events. See `spark_client.datasource.events`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from spark_client.datasource.offsets import Offset, kept_from, offset_of, oldest, place_of, read_between
 from spark_client.datasource.options import ReaderOptions, explained
-from spark_client.datasource.rows import WOKEN, event_row
-from spark_client.errors import TrackingError
+from spark_client.datasource.rows import event_row
 from spark_client.spark_internals.checkpoints import last_commit, query_id
 from spark_client.spark_internals.readers import LastingReader
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
@@ -20,13 +19,9 @@ from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
 from tracker.client import Advanced, Drained, Event
 
-# A source of rows says where the run ends when it begins. The source that wakes a release says so last: the ends that a
-# batch brings about come when the tracker has learnt that Spark has committed it, and a last batch releases them.
-
 _LOOK_EVERY = 0.02  #: seconds between two looks at what the tracker has learnt of
 _SELDOM = 0.5  #: seconds that this grows to
 
-_FEW: Final = 10  #: events that are looked at first for a wake-up; ten times as many next, if none is wanted
 _MOVE_EVERY: Final = 60.0  #: seconds after which a place moves over events that are not wanted, with an empty batch;
 _OF_RETENTION: Final = 0.2  #: or this part of the job's retention, if that is less
 
@@ -249,44 +244,3 @@ class OwnEnds(EventStream):
             if page is not None:
                 found = _Page([*found.events, *page.events], page.place)
         return found
-
-
-class WakeUps(EventStream):
-    """One row for whatever has happened: it only makes a batch happen, and the batch reads the events by itself.
-
-    A few events show that there is news, and the others do not travel twice. It refuses nothing: events that have
-    expired, or another log, are news like any other.
-    """
-
-    _awaits_commits = False
-
-    def initialOffset(self) -> Offset:  # noqa: N802
-        with explained(self._options.job):
-            return offset_of(self._logs.newest())
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The run takes the ends that its own batches bring about, too."""
-        self._awaits_commits = True
-
-    def read(self, start: Offset) -> _Rows:
-        options = self._options
-        if self._awaits_commits and options.wake_up:
-            with explained(options.job):
-                await_commits(self.client, options.job, Path(options.wake_up), options.retry_for)
-        try:
-            looked_at, limit = self._place(start), _FEW
-            page = self._page(start, limit)
-            while page is not None and page.place.is_beyond(looked_at):
-                if any(map(options.wants, page.events)):
-                    return iter([WOKEN]), self.initialOffset()
-                looked_at, limit = page.place, min(10 * limit, options.limit)
-                page = self._page(start, limit)
-        except TrackingError as error:
-            if getattr(error.__cause__, "reason", "") not in ("EVENTS_EXPIRED", "LOG_CHANGED"):
-                raise
-            self._looked_at = None
-            return iter([WOKEN]), self.initialOffset()
-        return iter([]), start if page is None else self._answer([], offset_of(page.place), start)[1]
-
-    def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002, N802
-        return iter([WOKEN])

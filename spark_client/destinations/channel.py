@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER, named
+from spark_client.columns import TRACKER, named, nullable
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts.front import Front
 from spark_client.plan import jsonrows
@@ -50,12 +50,9 @@ class Channel(ABC):
     """Way of a segment's rows from the queries that send to the one that receives.
 
     Args:
-        segment: that they travel.
         path: a directory for what the channel has to keep, on a file system that its users share.
 
     Attributes:
-        segment: that its rows travel.
-        path: its directory.
         exact: whether a plain stream of its rows (`native`) has each row once.
     """
 
@@ -72,7 +69,6 @@ class Channel(ABC):
 
         Args:
             rows: the columns, with `_tracker`.
-            rule: how they fall into substreams.
             layout: by the key columns that rows had where they entered the job; the first sender's stands.
 
         Raises:
@@ -80,7 +76,7 @@ class Channel(ABC):
         """
         written = T.StructType([*(field for field in rows.fields if field.name != TRACKER)])
         # What Parquet gives back: everything may be null.
-        schema = T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]).toNullable()
+        schema = nullable(T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]))
         self.check_store()
         described = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
         if layout is not None and layout.fits(schema):
@@ -134,8 +130,6 @@ class Channel(ABC):
 
         Args:
             rows: with the parents' `_tracker`.
-            sender: who sends: a query's id.
-            epoch: of the sender.
             ordinal: columns that tell the children of one parent apart.
             layout: whose key columns are known to name each row's substream; None: they may have changed.
 
@@ -146,20 +140,11 @@ class Channel(ABC):
     @abstractmethod
     def begun(self, sender: str, epoch: int) -> bool:
         """Return whether rows of an epoch may have been received: once it was published, it has to be brought to its
-        end.
-
-        Args:
-            sender: a query's id.
-            epoch: its newest.
-        """
+        end."""
 
     @abstractmethod
     def sweep(self, sender: str) -> None:
-        """Remove what drivers of a sender that were killed have left half written.
-
-        Args:
-            sender: whose driver has taken over.
-        """
+        """Remove what drivers of a sender that were killed have left half written."""
 
     def check_session(self, spark: SparkSession) -> None:  # noqa: B027 - most travel under any settings
         """Look at the settings under which rows are to be sent or received.
@@ -169,11 +154,10 @@ class Channel(ABC):
         """
 
     @abstractmethod
-    def stream(self, spark: SparkSession, wake_ups: DataFrame | None, max_epochs: int | None) -> DataFrame:
+    def stream(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
         """Return what the receiving query reads.
 
         Args:
-            wake_ups: a stream whose rows only make a batch happen.
             max_epochs: at most so many of the senders' epochs in a batch; None: as many as the channel likes.
         """
 
@@ -181,21 +165,13 @@ class Channel(ABC):
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
         """Return the rows of a batch of `stream`, each once; the same when the epoch is replayed.
 
-        Args:
-            query: who receives.
-            epoch: the batch's number.
-
         Returns:
             None if it is known that there are none.
         """
 
     @abstractmethod
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
-        """Return the rows as a plain stream, for queries with native stateful operators.
-
-        Args:
-            max_epochs: as for `stream`.
-        """
+        """Return the rows as a plain stream, for queries with native stateful operators."""
 
     def shape(self, spark: SparkSession) -> DataFrame:
         """Return a stream with the columns of its rows, which is never run: what steps are tried on."""
@@ -227,9 +203,6 @@ class Channel(ABC):
     def check(self, path: Path) -> None:  # noqa: B027 - most have nothing to look for
         """Look at an epoch's files before anybody else can.
 
-        Args:
-            path: of the directory.
-
         Raises:
             TrackingError: they cannot be sent.
         """
@@ -246,11 +219,7 @@ class Channel(ABC):
         """
 
     def carried(self, rows: DataFrame) -> DataFrame:
-        """Return the same rows; whoever reads one that the channel would alter fails, and so publishes nothing.
-
-        Args:
-            rows: that are to be sent.
-        """
+        """Return the same rows; whoever reads one that the channel would alter fails, and so publishes nothing."""
         return rows
 
     def surplus(self, rows: DataFrame, ordinal: tuple[str, ...]) -> tuple[DataFrame, DataFrame]:
@@ -346,7 +315,6 @@ class Received:
     """Rows that another query has sent into a channel.
 
     Attributes:
-        channel: it.
         rule: how its rows fall into substreams.
         layout: whose key columns name a row's substream, if its files are laid out so.
     """
@@ -354,6 +322,12 @@ class Received:
     channel: Channel
     rule: Substreams
     layout: DerivedLayout | None
+
+    direction: ClassVar[Direction] = "received"
+    front: ClassVar[Front | None] = None
+    named: ClassVar[bool] = True
+    counted: ClassVar[bool] = True
+    belonging: ClassVar[Belonging | None] = None
 
     @classmethod
     def of(cls, channel: Channel) -> Received:
@@ -370,33 +344,13 @@ class Received:
         return self.channel.segment
 
     @property
-    def direction(self) -> Direction:
-        return "received"
-
-    @property
-    def front(self) -> Front | None:
-        return None
-
-    @property
     def exact(self) -> bool:
         return self.channel.exact
 
-    @property
-    def named(self) -> bool:
-        return True
-
-    @property
-    def counted(self) -> bool:
-        return True
-
-    @property
-    def belonging(self) -> Belonging | None:
-        return None
-
-    def rows(self, batch: DataFrame, query: str, epoch: int, woken: bool) -> DataFrame | None:  # noqa: ARG002
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
         return self.channel.rows(batch, query, epoch)
 
-    def all_rows(self, batch: DataFrame, woken: bool) -> DataFrame:  # noqa: ARG002
+    def all_rows(self, batch: DataFrame) -> DataFrame:
         return batch
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:  # noqa: ARG002

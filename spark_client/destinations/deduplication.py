@@ -1,4 +1,4 @@
-"""Receiving each row once from a channel that delivers at least once.
+"""Receipt of each row once from a channel that delivers at least once.
 
 Copies of a row carry the same label. To know them apart for ever would take all labels for ever; so each row also says
 which of its sender's epochs it belongs to, and of how many rows, with which XOR of labels, that epoch consists. While
@@ -45,11 +45,7 @@ class Sending:
     """Contents of one epoch of one sender.
 
     Attributes:
-        sender: the sender.
-        epoch: its epoch.
         after: the sender's last epoch before this one that had rows: there are none in between. None: not known.
-        rows: how many.
-        xor: of their labels.
     """
 
     sender: str
@@ -72,13 +68,7 @@ class Sending:
 
 @dataclass
 class Incomplete:
-    """Part that is here of an incomplete epoch.
-
-    Attributes:
-        labels: how many different ones.
-        xor: of these.
-        parts: the directories that hold them.
-    """
+    """Part that is here of an incomplete epoch."""
 
     labels: int = 0
     xor: int = 0
@@ -140,7 +130,7 @@ class ReceivedOnce:
         grouped = records.groupBy(SENDING).agg(F.count("*"), F.bit_xor(label)).collect()
         if foreign := sum(row[1] for row in grouped if row[0] is None):
             raise TrackingError(
-                f"{foreign} records were not sent by a query of this job: they do not say what they belong to. "
+                f"{foreign} records were not sent by a query of this job: they have no header of its substreams. "
                 "Give the channel a topic of its own"
             )
         return [(row[0], row[1], row[2]) for row in grouped]
@@ -213,10 +203,10 @@ class ReceivedOnce:
         if epoch and (before is None or (before != epoch - 1 and version.get("each_batch"))):
             found = "missing" if before is None else f"that of batch {before}"
             raise TrackingError(
-                f"what {self._path} knows of received rows is {found}, and Spark goes on with batch {epoch}: copies "
-                "could be taken for rows. Nothing of this batch was taken in. Put back the channel's directory and the "
-                "query's checkpoint as they were at one time; or start the query with a new checkpoint, which reads "
-                "the topic anew"
+                f"the labels of received rows in {self._path} are {found}, and Spark goes on with batch {epoch}: "
+                "copies could be taken for rows. Nothing of this batch was taken in. Put back the channel's directory "
+                "and the query's checkpoint as they were at one time; or start the query with a new checkpoint, which "
+                "reads the topic anew"
             )
         self._complete = version.get("complete", {})
         self._incomplete = {SenderEpoch(*key): Incomplete(**content) for key, content in version.get("incomplete", [])}

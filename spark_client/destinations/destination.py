@@ -34,10 +34,13 @@ class Output(Protocol):
     Attributes:
         concurrent: whether it may be written to while the rest of the batch runs, by another thread.
         reads_all: whether it reads all rows that it is given; else nobody knows how many.
+        completes: whether it keeps what a batch completes, and so takes a batch that completes something and has no
+            rows.
     """
 
     concurrent: bool
     reads_all: bool
+    completes: bool
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
         """Write rows, or find them written, and return what was sent into channels.
@@ -49,11 +52,7 @@ class Output(Protocol):
 
     def begun(self, query: str, epoch: int) -> bool:
         """Return whether somebody else may have taken rows of an epoch of this query, so that it has to be brought to
-        its end.
-
-        Args:
-            epoch: that is not committed.
-        """
+        its end."""
         ...
 
     def sweep(self, query: str) -> None:
@@ -85,7 +84,6 @@ class Opening:
     """Arguments to open an output.
 
     Attributes:
-        checkpoint: of the query.
         probe: makes the executors' probe of what goes one way on a segment in a batch; None: the driver counts.
         aside: takes rows that share a label with another, where a channel takes one of each only; None: such an epoch
             fails.
@@ -133,6 +131,7 @@ class Place(Destination):
 
     concurrent = False
     reads_all = False
+    completes = False
     takes_all = False
 
     def open(self, opening: Opening) -> Output:  # noqa: ARG002
@@ -151,17 +150,14 @@ class Place(Destination):
 
 
 class Written(NamedTuple):
-    """Results that a writer puts under a path, in a format of `formats`.
+    """Results that a writer puts into a table, in a format of `formats`.
 
     Attributes:
-        path: of the table.
-        file_format: its name.
-        options: of the format.
-        partition_by: columns.
+        place: a path or URI, which has a slash, or a name in a catalog.
         early: where early results are, beside the table; None: there are none.
     """
 
-    path: Path
+    place: str
     file_format: str
     options: Mapping[str, str]
     partition_by: tuple[str, ...]

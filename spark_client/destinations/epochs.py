@@ -11,13 +11,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.checkpoints import is_of_files
-from spark_client.spark_internals.readers import LastingReader, source_name
+from spark_client.spark_internals.readers import (
+    DataSource,
+    LastingReader,
+    SimpleDataSourceStreamReader,
+    register_source,
+    source_name,
+)
 
 _MANY: Final = 1000
 
@@ -38,7 +42,6 @@ class EpochStore(ABC):
         """Return the numbers of a sender's epochs that are there, ascending.
 
         Args:
-            sender: an id of a query.
             after: the last number that is left out.
         """
 
@@ -51,14 +54,10 @@ class EpochStore(ABC):
         """
 
 
-def epochs_of(
-    spark: SparkSession, segment: str, store: EpochStore, wake_ups: DataFrame | None, limit: int | None, keep: bool
-) -> DataFrame:
+def epochs_of(spark: SparkSession, segment: str, store: EpochStore, limit: int | None, keep: bool) -> DataFrame:
     """Return the stream: ``sender``, ``epoch``.
 
     Args:
-        store: where its epochs are.
-        wake_ups: a stream whose rows make a batch happen; they come as rows of nulls.
         limit: at most so many epochs in a batch; None: a thousand.
         keep: whether epochs stay when they have been received.
     """
@@ -74,13 +73,8 @@ def epochs_of(
         def simpleStreamReader(self, schema: T.StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
             return _EpochStream(store, limit or _MANY, keep)
 
-    spark.dataSource.register(PublishedEpochs)
-    epochs = spark.readStream.format(PublishedEpochs.name()).load()
-    if wake_ups is None:
-        return epochs
-    return epochs.unionByName(
-        wake_ups.select(F.lit(None).cast("string").alias("sender"), F.lit(None).cast("long").alias("epoch"))
-    )
+    register_source(spark, PublishedEpochs, f"channel {segment!r}")
+    return spark.readStream.format(PublishedEpochs.name()).load()
 
 
 class _EpochStream(LastingReader):
@@ -123,7 +117,8 @@ class _EpochStream(LastingReader):
             if last > after and last not in found:
                 raise TrackingError(
                     f"epoch {last} of sender {sender} is gone from the channel at {self._store}, and a batch that has "
-                    "to be replayed needs it: epochs of a channel may be removed only once they have been received"
+                    "to be replayed needs it. Put its directory back, or start the job again, with new checkpoints and "
+                    "new paths for channels; remove no epoch that was not received"
                 )
             taken.extend((sender, epoch) for epoch in found)
         return iter(taken)

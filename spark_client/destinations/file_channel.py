@@ -8,7 +8,7 @@ epochs (`epochs`); the rows themselves are read natively, with columns pruned.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,15 +18,12 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import check_types, parallelism
 from spark_client.destinations.channel import Channel
 from spark_client.destinations.epochs import EpochStore, epochs_of
-from spark_client.errors import UsageError
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
-from spark_client.storage.directories import (
-    remove,
-    sweep,
-)
+from spark_client.storage.directories import remove, sweep
 
 _AT_ONCE: Final = 10_000  #: rows that a task holds, and hands to Spark, at once
 
@@ -35,8 +32,6 @@ class FileChannel(Channel):
     """A channel of files, as `Tracking.channel` declares it: one receiving query, any number of senders.
 
     Args:
-        segment: that its rows travel.
-        path: its directory.
         keep: whether an epoch's files stay when they have been received.
     """
 
@@ -62,8 +57,8 @@ class FileChannel(Channel):
     def sweep(self, sender: str) -> None:
         sweep(self.path / sender)
 
-    def stream(self, spark: SparkSession, wake_ups: DataFrame | None, max_epochs: int | None) -> DataFrame:
-        return epochs_of(spark, self.segment, _Directories(self.path), wake_ups, max_epochs, self._keep)
+    def stream(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
+        return epochs_of(spark, self.segment, _Directories(self.path), max_epochs, self._keep)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
@@ -74,7 +69,7 @@ class FileChannel(Channel):
         )
 
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
-        return self.of_files(lambda schema: _rows_of(self.stream(spark, None, max_epochs), self.path, schema))
+        return self.of_files(lambda schema: _rows_of(self.stream(spark, max_epochs), self.path, schema))
 
 
 class _Directories(EpochStore):
@@ -121,7 +116,7 @@ def _rows_of(epochs: DataFrame, path: Path, schema: T.StructType) -> DataFrame:
         UsageError: columns that tasks in Python cannot read.
     """
     found = epochs.mapInArrow(_Finds(path), "file string")
-    spread = found.repartition(epochs.sparkSession.sparkContext.defaultParallelism)
+    spread = found.repartition(parallelism(epochs.sparkSession))
     return spread.mapInArrow(_Reads(_in_arrow(schema)), schema)
 
 
@@ -131,7 +126,7 @@ class _Finds:
 
     path: Path
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             directories = [self.path / row["sender"] / f"{row['epoch']:012d}" for row in batch.to_pylist()]
             found = sorted(str(file) for each in directories for file in each.iterdir() if file.name[0] not in "_.")
@@ -144,7 +139,7 @@ class _Reads:
 
     schema: pa.Schema
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path in batch.column(0).to_pylist():
                 # Spark writes Parquet's oldest form of timestamps, unless told otherwise.
@@ -163,10 +158,9 @@ class _Reads:
 
 def _in_arrow(schema: T.StructType) -> pa.Schema:
     """Return a schema as Spark takes it from tasks."""
-    for field in schema.fields:
-        if not passes_through_arrow(field.dataType):
-            raise UsageError(
-                f"with_watermark: the column {field.name!r} is {field.dataType.simpleString()}, which tasks in Python "
-                "cannot read from files: send it as text (.withColumn(…, F.col(…).cast('string'))), or drop it"
-            )
+    reason = (
+        "which tasks in Python cannot read from files: send it as text (.withColumn(…, F.col(…).cast('string'))), or "
+        "drop it"
+    )
+    check_types(schema.fields, passes_through_arrow, "with_watermark", reason)
     return arrow_schema(schema)

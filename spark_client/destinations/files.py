@@ -16,8 +16,16 @@ from spark_client.errors import UsageError
 from spark_client.plan.batches import BatchId, Counted
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
-from spark_client.storage.directories import check_store, is_table_of, publish, sweep, write_parquet
-from spark_client.storage.numbered import write_numbered
+from spark_client.storage.directories import (
+    check_store,
+    claim_table,
+    is_table_of,
+    local_path,
+    publish,
+    sweep,
+    write_numbered,
+    write_parquet,
+)
 
 _KEEP_NAMES: Final = ("parquet", "orc")
 _INSTEAD: Final = (
@@ -39,7 +47,7 @@ class FileDestination(Place):
 
     def __init__(self, to: Written) -> None:
         self._to = to
-        self._path = to.path
+        self._path = local_path(to.place, "the path of the results,")
 
     def check(self, schema: T.StructType, release: ReleasePlan | None, spark: SparkSession) -> None:  # noqa: ARG002
         """Have Spark write one row of nulls with these columns elsewhere, to find what it would refuse at an end.
@@ -84,11 +92,7 @@ class FileDestination(Place):
         Raises:
             UsageError: the table is another query's: its epochs would be taken for this one's.
         """
-        if not is_table_of(self._path, batch.query):
-            raise UsageError(
-                f"{self._path} has the results of another query, or of this one with another checkpoint, whose epochs "
-                "have the same numbers: give the query a path of its own"
-            )
+        claim_table(self._path, batch.query, "results")
         publish(self._path / f"epoch={batch.epoch}", self._writer(rows).save)
         return {}
 

@@ -31,7 +31,6 @@ from spark_client.destinations.deduplication import SENDING, ReceivedOnce, Sendi
 from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
-from spark_client.plan.wakeups import WAKE_UP, beside
 from spark_client.storage import topics
 from spark_client.storage.directories import read_json, remove, write_json
 
@@ -61,7 +60,6 @@ class KafkaChannel(JsonChannel):
     """A Kafka topic as a channel, as `Tracking.kafka_channel` declares it. The topic is this channel's alone.
 
     Args:
-        segment: that its rows travel.
         topic: that has to be there.
         servers: the brokers' addresses, ``host:port,host:port``.
         path: a directory of the channel's own, for its outbox and for what it remembers of what was received.
@@ -83,7 +81,7 @@ class KafkaChannel(JsonChannel):
     ) -> None:
         super().__init__(segment, path)
         if taken := [name for name in (options or {}) if name in _OURS]:
-            raise UsageError(f"channel {segment!r}: the option {taken[0]!r} is the channel's own")
+            raise UsageError(f"channel {segment!r}: the option {taken[0]!r} is the channel's own: leave it out")
         self.topic = topic
         self.servers = servers
         self.exact = not deduplicate
@@ -168,20 +166,16 @@ class KafkaChannel(JsonChannel):
 
     # ---------------------------------------------------------------- receiving
 
-    def stream(self, spark: SparkSession, wake_ups: DataFrame | None, max_epochs: int | None) -> DataFrame:
+    def stream(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
         self._check_bound(max_epochs)
         self.check_session(spark)
-        records = self._read(spark)
-        if wake_ups is None:
-            return records.withColumn(WAKE_UP, F.lit(False))
-        return beside(records, wake_ups)
+        return self._read(spark)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
-        records = batch.where(~F.col(WAKE_UP)).drop(WAKE_UP)
         if self.exact:
-            return records.drop(SENDING)
+            return batch.drop(SENDING)
         received = self._received.setdefault(query, ReceivedOnce(self.path / "received" / query))
-        return received.rows(records, epoch)
+        return received.rows(batch, epoch)
 
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
         self._check_bound(max_epochs)

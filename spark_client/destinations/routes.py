@@ -92,6 +92,7 @@ class ChannelOutput:
 
     concurrent = True
     reads_all = True
+    completes = False
 
     def __init__(
         self,
@@ -162,6 +163,7 @@ class RoutedOutput:
 
     concurrent = False
     reads_all = True
+    completes = False
 
     def __init__(self, routes: Sequence[tuple[Column, ChannelOutput]], path: Path) -> None:
         self._routes = routes

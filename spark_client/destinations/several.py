@@ -46,11 +46,14 @@ class _Outputs:
     def __init__(self, outputs: Mapping[str, Output]) -> None:
         self._outputs = outputs
         self.reads_all = any(output.reads_all for output in outputs.values())
+        self.completes = any(output.completes for output in outputs.values())
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
         with computed_once(rows, len(self._outputs)) as shared:
             for name, output in self._outputs.items():
-                output.write(shared, BatchId(_named(batch.query, name), batch.run, batch.epoch), layout)
+                output.write(
+                    shared, BatchId(_named(batch.query, name), batch.run, batch.epoch, batch.completed), layout
+                )
         return {}
 
     def begun(self, query: str, epoch: int) -> bool:

@@ -13,7 +13,7 @@ from spark_client.destinations.destination import HIDDEN, EarlyOutput, Place
 from spark_client.errors import UsageError
 from spark_client.plan.batches import BatchId, Counted
 from spark_client.plan.layouts import DerivedLayout
-from spark_client.plan.releases import AS_OF, FINAL, ReleasePlan
+from spark_client.plan.releases import AS_OF, FINAL, REVISION, ReleasePlan
 from spark_client.windows.substreams import COMPLETENESS
 
 BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
@@ -43,6 +43,9 @@ class Sink(Protocol):
     For early results (`Tracking.release`, early) it also has a method ``write_early(rows, query, as_of)``, that puts
     rows where later ones of the same key, and final ones, are not yet.
 
+    One that has an attribute ``completes = True`` takes a fourth argument, ``completed``: the substreams that have all
+    of their results with this epoch. It is called for an epoch that completes something and has no rows, too.
+
     One that has an attribute ``reads_all = True`` reads all rows whenever it is called, so that what rides in their
     reading need not be read again. One that has a method ``check(rows)`` is called with rows of the same columns, and
     none of them, when the query starts: what it raises refuses the start. So is ``check_early(rows)`` for early
@@ -55,8 +58,8 @@ class Sink(Protocol):
         Args:
             rows: the results of a release, or the rows of a tracked stream.
             query: the query's id: the same for as long as it keeps its checkpoint.
-            epoch: of the query. The last results of a drain have a negative one, which is the same whenever they are
-                written again.
+            epoch: of the query. What is released between two batches has a negative one, lower each time, and the same
+                whenever it is written again.
         """
         ...
 
@@ -67,6 +70,7 @@ class SinkDestination(Place):
     def __init__(self, sink: Sink) -> None:
         self.sink: Any = sink
         self.reads_all = bool(getattr(sink, "reads_all", False))
+        self.completes = bool(getattr(sink, "completes", False))
 
     def check(self, schema: T.StructType, release: ReleasePlan | None, spark: SparkSession) -> None:
         check_sink(self.sink, schema, spark)
@@ -82,7 +86,8 @@ class SinkDestination(Place):
             check_sink(self.sink, schema, spark, "check_revised")
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
-        self.sink.write(rows.drop(TRACKER), batch.query, batch.epoch)
+        completed = [batch.completed] if self.completes else []
+        self.sink.write(rows.drop(TRACKER), batch.query, batch.epoch, *completed)
         return {}
 
     def early(self) -> EarlyOutput | None:
@@ -126,4 +131,21 @@ def check_replaced(what: str, columns: Collection[str], key: Collection[str]) ->
         raise UsageError(
             f"{what}: key={apart[0]!r} differs between an early and the final result, which would stand side by side: "
             "leave it out of the key"
+        )
+
+
+def check_summed(what: str, columns: Collection[str], key: Collection[str]) -> None:
+    """Refuse a key by which a revision would replace the result that it adds to.
+
+    Args:
+        what: has the key, for the message.
+
+    Raises:
+        UsageError: the key lacks the column ``revision``.
+    """
+    if key and REVISION in columns and REVISION not in key:
+        raise UsageError(
+            f"{what}: key={list(key)} lacks {REVISION!r}: a revision has only the rows that came late, and would take "
+            "the place of the result that it adds to. Add the column to the key, and sum over it where the table is "
+            "read"
         )

@@ -24,12 +24,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import named, quoted
-from spark_client.destinations.sink import check_replaced
+from spark_client.columns import VARIANTS, check_present, named, quoted
+from spark_client.destinations.sink import check_replaced, check_summed
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.names import alike
 from spark_client.plan.nesting import holds, utf8
-from spark_client.plan.releases import AS_OF, FINAL, REVISION
+from spark_client.plan.releases import AS_OF, FINAL
 from spark_client.plan.streams import Step
 from spark_client.storage.databases import (
     Connection,
@@ -70,7 +70,6 @@ def values_of(rows: DataFrame, what: str, advice: str) -> Iterator[tuple[Any, ..
 
     Args:
         what: they are to go to, for the message.
-        advice: what makes such rows fit.
 
     Raises:
         TrackingError: a row has a value that Python does not hold as it is. Those before it have been given.
@@ -151,8 +150,7 @@ class Table:
                 f"table {self.name}: the columns {doubled} cannot be told apart, or their names are empty, once "
                 "structs are columns of their own: rename some with Table(…, rows=…)"
             )
-        if missing := [name for name in self.key if name not in flat.columns]:
-            raise UsageError(f"table {self.name}: key={missing[0]!r} is none of its columns: {', '.join(flat.columns)}")
+        check_present(self.key, flat.columns, f"table {self.name}: key")
         return flat
 
     def statements(self, rows: DataFrame, placeholder: str, early: bool = False) -> Statements:
@@ -217,7 +215,7 @@ class Tables:
             UsageError: a column is missing, or the connection commits by itself.
             TrackingError: a value is none that Python holds: a time after the year 9999, a text that is not UTF-8.
         """
-        self._write(rows, lambda shard: self._begin(shard, query, epoch), early=False)
+        self._write(rows, (query, epoch), early=False)
 
     def check_early(self, rows: DataFrame) -> None:
         """Refuse early results that the final ones would not replace; called with none when the query starts.
@@ -236,12 +234,7 @@ class Tables:
             UsageError: a table's key lacks the column ``revision``.
         """
         for table in self._tables:
-            if table.key and REVISION in table.shape(rows).columns and REVISION not in table.key:
-                raise UsageError(
-                    f"table {table.name}: key={list(table.key)} lacks {REVISION!r}: a revision has only the rows that "
-                    "came late, and would take the place of the result that it adds to. Add the column to the key, and "
-                    "sum over it where the table is read"
-                )
+            check_summed(f"table {table.name}", table.shape(rows).columns, table.key)
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:  # noqa: ARG002
         """Write early results, each unless a later or a final one of its key is there.
@@ -249,9 +242,9 @@ class Tables:
         Raises:
             UsageError, TrackingError: as of `write`.
         """
-        self._write(rows, self._connected, early=True)
+        self._write(rows, None, early=True)
 
-    def _write(self, rows: DataFrame, begin: Callable[[Any], _Transaction], early: bool) -> None:
+    def _write(self, rows: DataFrame, entry: tuple[str, int] | None, early: bool) -> None:
         several = len(self._tables) > 1
         if several:
             rows = rows.persist()
@@ -263,7 +256,7 @@ class Tables:
                 for chunk in _chunks(shaped, table):
                     for shard, values in self._by_shard(chunk, shaped.columns, table).items():
                         if shard not in transactions:
-                            transactions[shard] = begin(shard)
+                            transactions[shard] = self._begin(shard, entry)
                         transactions[shard].add(statements, values)
             for transaction in transactions.values():
                 transaction.commit()
@@ -288,7 +281,7 @@ class Tables:
             check_transactions(connection)
             for table, its in shaped:
                 statements = table.statements(its, self._placeholder, early)
-                transaction.check(statements, [field.dataType for field in its.schema.fields])
+                statements.check(transaction.cursor, [field.dataType for field in its.schema.fields])
         finally:
             transaction.close()
 
@@ -305,24 +298,16 @@ class Tables:
         return grouped
 
     def _has_shard(self, columns: Sequence[str], table: Table) -> None:
-        if self._shard is not None and self._shard not in columns:
-            raise UsageError(f"table {table.name}: shard={self._shard!r} is none of its columns: {', '.join(columns)}")
+        check_present([] if self._shard is None else [self._shard], columns, f"table {table.name}: shard")
 
-    def _connected(self, shard: Any) -> _Transaction:
+    def _begin(self, shard: Any, entry: tuple[str, int] | None) -> _Transaction:
+        """Return a transaction in a database, with an epoch of a query entered, if there is one to enter."""
         connection = self._connect() if self._shard is None else self._connect(shard)
         transaction = _Transaction(connection)
         try:
             check_transactions(connection)
-        except BaseException:
-            transaction.close()
-            raise
-        return transaction
-
-    def _begin(self, shard: Any, query: str, epoch: int) -> _Transaction:
-        transaction = self._connected(shard)
-        try:
-            if self._epochs is not None:
-                transaction.enter(self._epochs, self._placeholder, query, epoch)
+            if entry is not None and self._epochs is not None:
+                transaction.enter(self._epochs, self._placeholder, *entry)
         except BaseException:
             transaction.close()
             raise
@@ -334,7 +319,7 @@ class _Transaction:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._cursor: Cursor = connection.cursor()
+        self.cursor: Cursor = connection.cursor()
         self._done = False
 
     def enter(self, epochs: str, placeholder: str, query: str, epoch: int) -> None:
@@ -350,32 +335,33 @@ class _Transaction:
 
         def execute(sql: str, *parameters: int) -> None:
             statement = sql.replace("?", placeholder).replace("{table}", table)
-            self._cursor.execute(statement, (query, *parameters))
+            self.cursor.execute(statement, (query, *parameters))
 
         def found(condition: str, *parameters: int) -> bool:
             execute(f"select 1 from {{table}} where query = ? and {condition}", *parameters)
-            return self._cursor.fetchone() is not None
+            return self.cursor.fetchone() is not None
 
         self._done = found("epoch = ?", epoch)
         if self._done:
             return
         execute("insert into {table} (query, epoch) values (?, ?)", epoch)
-        batch = epoch if epoch >= 0 else -epoch - 1  # a drain's last one is named after the last batch
-        if found("(epoch > ? or epoch < ?)", batch + _REMEMBERED, -batch - _REMEMBERED - 1):
+        # Numbers of what is released between two batches go down: -(K + 1) for the K-th act, of which batches are some.
+        if epoch >= 0:
+            later = found("epoch > ?", epoch + _REMEMBERED)
+            earlier, oldest = "epoch >= 0 and epoch < ?", epoch - _REMEMBERED
+        else:
+            later = found("(epoch < ? or epoch >= ?)", epoch - _REMEMBERED, _REMEMBERED - epoch)
+            earlier, oldest = "epoch < 0 and epoch > ?", epoch + _REMEMBERED
+        if later:
             raise TrackingError(
                 f"epoch {epoch} of query {query} is long past: another driver of it has written epochs that are more "
                 f"than {_REMEMBERED} later. Nothing was written; stop this driver"
             )
-        oldest = batch - _REMEMBERED
-        if oldest > 0:
-            execute("delete from {table} where query = ? and epoch > ? and epoch < ?", -oldest - 1, oldest)
+        execute(f"delete from {{table}} where query = ? and {earlier}", oldest)
 
     def add(self, statements: Statements, values: list[tuple[Any, ...]]) -> None:
         if not self._done:
-            statements.run(self._cursor, values)
-
-    def check(self, statements: Statements, types: list[T.DataType]) -> None:
-        statements.check(self._cursor, types)
+            statements.run(self.cursor, values)
 
     def commit(self) -> None:
         if not self._done:
@@ -420,7 +406,6 @@ class Statements:
         table: as SQL takes it.
         columns: of the rows, in their order.
         key: those of a unique constraint; empty: rows are added.
-        placeholder: of the driver.
         early: whether a row goes only where no later and no final one of its key is.
     """
 
@@ -523,6 +508,6 @@ def _sample(kind: T.DataType) -> Any:
         return [_sample(kind.elementType)]
     if isinstance(kind, T.MapType):
         return {_sample(kind.keyType): _sample(kind.valueType)}
-    if isinstance(kind, T.VariantType):
+    if isinstance(kind, VARIANTS):
         return T.VariantVal.parseJson("1")
     return next((value for known, value in _SAMPLES if isinstance(kind, known)), None)

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER
+from spark_client.columns import TRACKER, parallelism
 from spark_client.destinations.channel import JsonChannel
 from spark_client.destinations.epochs import EpochStore, epochs_of
 from spark_client.plan import jsonrows
@@ -88,7 +88,6 @@ class Store:
 
     Attributes:
         connect: makes a DB-API 2 connection that does not commit by itself.
-        name: of the table of rows.
         placeholder: how the driver writes a parameter.
     """
 
@@ -114,7 +113,6 @@ class TableChannel(JsonChannel):
     """A table of a database as a channel, as `Tracking.table_channel` declares it.
 
     Args:
-        segment: that its rows travel.
         connect: makes a DB-API 2 connection that is not in autocommit mode; called in the driver and in executors.
         table: that `channel_tables` has made, as SQL takes its name.
         path: a directory of the channel's own, for its outbox.
@@ -178,9 +176,9 @@ class TableChannel(JsonChannel):
 
     # ---------------------------------------------------------------- receiving
 
-    def stream(self, spark: SparkSession, wake_ups: DataFrame | None, max_epochs: int | None) -> DataFrame:
+    def stream(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
         self.check_session(spark)
-        return epochs_of(spark, self.segment, _Entered(self._store), wake_ups, max_epochs, self._keep)
+        return epochs_of(spark, self.segment, _Entered(self._store), max_epochs, self._keep)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         entered = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
@@ -190,9 +188,9 @@ class TableChannel(JsonChannel):
         return self._read(batch.sparkSession.createDataFrame(pieces, "sender string, epoch long, piece string"))
 
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
-        epochs = self.stream(spark, None, max_epochs)
+        epochs = self.stream(spark, max_epochs)
         found = epochs.mapInArrow(_Finds(self._store), "sender string, epoch long, piece string")
-        return self._read(found.repartition(spark.sparkContext.defaultParallelism))
+        return self._read(found.repartition(parallelism(spark)))
 
     def _read(self, pieces: DataFrame) -> DataFrame:
         schema, _ = self.description()
@@ -236,7 +234,7 @@ class _Sends:
     sender: str
     epoch: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (_kept(row) for batch in batches for row in batch.to_pylist())
         insert = self.store.sql(
             "insert into {rows} (sender, epoch, piece, label, scope, name, ends, content) "
@@ -262,7 +260,7 @@ class _Finds:
 
     store: Store
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             found = [piece for row in batch.to_pylist() for piece in _pieces(self.store, row["sender"], row["epoch"])]
             if found:
@@ -276,7 +274,7 @@ class _Receives:
 
     store: Store
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         query = self.store.sql(
             "select label, scope, name, ends, content from {rows} where sender = ? and epoch = ? and piece = ?"
         )

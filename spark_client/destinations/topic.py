@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.columns import named
+from spark_client.columns import check_present, named
 from spark_client.destinations.sink import check_replaced
 from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
@@ -61,8 +61,7 @@ class Topic:
 
     def _shaped(self, results: DataFrame) -> DataFrame:
         rows = results if self._shape is None else self._shape(results)
-        if missing := [name for name in self._key if name not in rows.columns]:
-            raise UsageError(f"key={missing[0]!r} is not a column of the rows, which have: {', '.join(rows.columns)}")
+        check_present(self._key, rows.columns, "key")
         return rows
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import SparkSession
@@ -78,7 +79,6 @@ class LiveCounts(LiveFront):
     A kind that finds counts by itself has a class of its own, with `find`.
 
     Args:
-        front: as it was declared.
         spark: the session, in which times are read.
     """
 
@@ -93,7 +93,7 @@ class LiveCounts(LiveFront):
         self._promised_through: int | None = None  # up to where the counts are complete, at the tracker
         self._known: Mapping[Substream, int] = {}  # what was found so far
         self._found: Found | None = None  # what was found last, and was refused
-        self._ledger: GivenCounts | None = None
+        self._before: GivenCounts | None = None
         self.take(
             {substream: (count, front.revise) for substream, count in front.table.items()}, self.end_of(front.table)
         )
@@ -124,11 +124,6 @@ class LiveCounts(LiveFront):
             last = max(ends) if self.front.complete else window.end_time
         return last
 
-    @property
-    def owes(self) -> bool:
-        """Return whether the tracker has not been given some counts yet."""
-        return bool(self._due)
-
     def take(self, due: Mapping[Substream, Count], end: int | None) -> None:
         """Take counts, to be given to the tracker, and up to where they are complete."""
         with self._lock:
@@ -146,20 +141,20 @@ class LiveCounts(LiveFront):
         with self._lock:
             given.keep_only(self.front.table.keys() | self._known.keys())
             self._due = {each: count for each, count in self._due.items() if self._goes_on(each, given)}
-            self._ledger = given
+            self._before = given
 
-    def _goes_on(self, substream: Substream, ledger: GivenCounts) -> bool:
+    def _goes_on(self, substream: Substream, before: GivenCounts) -> bool:
         """Return whether it is not done with already: another deployment has not seen it to its end."""
-        return substream not in ledger.done or substream in ledger.taken
+        return substream not in before.done or substream in before.taken
 
     def _missing(self, substream: Substream, count: int) -> int:
         """Return what is expected of a count now, after what a drain has released of it."""
-        return max(0, count - (self._ledger.taken.get(substream, 0) if self._ledger is not None else 0))
+        return max(0, count - (self._before.taken.get(substream, 0) if self._before is not None else 0))
 
-    def look(self, at_once: bool = False) -> None:
-        if self._ledger is not None:
-            self._ledger.follow()
-        super().look(at_once)
+    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:
+        if self._before is not None:
+            self._before.follow()
+        super().look(checkpoint, epoch, at_once)
 
     def find(self) -> Found | None:
         """Return what is known now; None: nothing has come since the last call, or a driver gives the counts.
@@ -180,8 +175,8 @@ class LiveCounts(LiveFront):
         through = self._promised_through
         left_out = [each for each in news if each not in self._known and each.end_time is not None]
         _refuse([each for each in left_out if through is not None and (each.end_time or 0) <= through])
-        ledger = self._ledger
-        goes_on = [each for each in news if ledger is None or self._goes_on(each, ledger)]
+        before = self._before
+        goes_on = [each for each in news if before is None or self._goes_on(each, before)]
         end = self.end_of(known, found.through)
         self.take({each: (news[each], self.front.revise) for each in goes_on}, end)
         # What is not found for a while, as in a table that is loaded again, is known when it is back.
@@ -199,8 +194,8 @@ class LiveCounts(LiveFront):
     def expected(self, counts: Mapping[Substream, Count]) -> list[Expected]:
         """Return the promises of some counts, which are written down as given."""
         with self._lock:
-            if self._ledger is not None and self.front.remembers:
-                self._ledger.give(counts)
+            if self._before is not None and self.front.remembers:
+                self._before.give(counts)
             return [
                 Expected(
                     self.front.name,
@@ -238,7 +233,7 @@ class LiveCounts(LiveFront):
         return self.of_observed({})
 
     def expect(
-        self, runs: Sequence[OpenRun], rows: Rows, through: datetime | date | None = None, revise: bool = False
+        self, run: OpenRun | None, rows: Rows, through: datetime | date | None = None, revise: bool = False
     ) -> None:
         """Give counts to the tracker, or to a query that is to start. What a batch under way holds up follows after it.
 
@@ -248,32 +243,26 @@ class LiveCounts(LiveFront):
         """
         counts = self.counts_of(rows, revise)
         end = self.end_of(counts, through)
-        if not runs:
+        if run is None:
             self.front.give(counts, end)
             return
         offer = _Offer(self, counts)
-        for run in runs:
-            run.announce(self)
-            if not self.owes:  # else these follow after those that a batch under way holds up
-                run.announce(offer)
-        if (offer.left or end is not None) and all(run.closed for run in runs):
+        run.announce(self)
+        if not self._due:  # else these follow after those that a batch under way holds up
+            run.announce(offer)
+        if (offer.left or end is not None) and run.closed:
             raise TrackingError(
-                f"the query that reads {self.front.name!r} has ended, and nobody has taken these counts: start it "
+                f"the query that reads {self.front.name!r} has ended before it took these counts: start it "
                 "again, and give them again"
             )
         self.take(offer.left, end)
         again = {each: count for each, count in counts.items() if each in self.front.given}
         self.front.give({**offer.left, **again}, end)
-        for run in runs:
-            run.announce(self)
+        run.announce(self)
 
 
 class _Offer(LiveFront):
     """Counts on their way to the tracker, before they are a front's.
-
-    Args:
-        front: whose they will be.
-        counts: by substream.
 
     Attributes:
         left: those that the tracker has not taken yet.

@@ -125,7 +125,7 @@ class _LiveEndOffsets(LiveFront):
         self._seen: tuple[Path, int | None] | None = None
         self._finished = False
 
-    def committed(self, checkpoint: Path, epoch: int | None) -> None:
+    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
         if self._finished or (epoch is not None and self._seen == (checkpoint, epoch)):
             return
         self._seen = checkpoint, epoch
@@ -175,8 +175,8 @@ def end_offsets(
         decided = _latest(spark, servers, asked, {**given, _ISOLATION: "read_committed"})
         if still := _undecided(last, decided):
             raise TrackingError(
-                f"a transaction is open in {', '.join(still)}, and nobody can tell whether its records are part of the "
-                "hand-off: call end_offsets again when its writer has committed or aborted it"
+                f"a transaction is open in {', '.join(still)}, whose records may be part of the hand-off: call "
+                "end_offsets again when its writer has committed or aborted it"
             )
         known = write_first(path, last)
     ends = EndOffsets(known)
@@ -220,5 +220,8 @@ def _latest(spark: SparkSession, servers: str, asked: Set[str], options: Mapping
             raise TrackingError(f"the end offsets of {_listed(asked)} cannot be read: {error}") from error
         found = positions(Path(directory), None)
     if missing := asked - {name for name, partitions in (found[0] if found else {}).items() if partitions}:
-        raise TrackingError(f"the end offsets of {_listed(missing)} cannot be read: Spark has found no partition of it")
+        raise TrackingError(
+            f"the end offsets of {_listed(missing)} cannot be read: Spark has found no partition of it. Give "
+            "topics that exist"
+        )
     return found[0]

@@ -69,8 +69,6 @@ class SourceRows(NamedTuple):
 
     Attributes:
         name: of the front, as of the segment that the source feeds.
-        rows: as the source gives them.
-        rule: how they fall into substreams.
         scope: of a row; null in rows that belong to no substream, as are `key` and `time`.
         key: the end of a row's window in microseconds, or its substream's name.
         time: the column that windows are over; None: substreams are named.
@@ -99,6 +97,7 @@ class Front:
         automatic: whether it promises anything before it is finished.
         counts: whether its promises are about how many rows there are, so that all have to be counted by substream.
         refresh: seconds between two looks at where its promises come from; None: at nothing but rows.
+        after_runs: whether it promises when a run with ``trigger(availableNow=True)`` has read all, and not before.
         trusts: words on what has to be true for its ends to be the user's, for receipts.
     """
 
@@ -107,6 +106,7 @@ class Front:
     automatic = True
     counts = False
     refresh: float | None = None
+    after_runs = False
     trusts = ""
 
     @property
@@ -194,11 +194,8 @@ class GivenCounts(Protocol):
         taken: those of them that only a drain has closed, with the elements that it released.
     """
 
-    @property
-    def done(self) -> Set[Substream]: ...
-
-    @property
-    def taken(self) -> Mapping[Substream, int]: ...
+    done: Set[Substream]
+    taken: Mapping[Substream, int]
 
     def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
         """Return those of which it was promised, when others were given, that they will not come."""
@@ -218,7 +215,7 @@ class GivenCounts(Protocol):
         ...
 
     def follow(self) -> None:
-        """Acknowledge, now and then, what has ended before any drain.
+        """Acknowledge, now and then, what has ended before any drain: it was counted to its end.
 
         Raises:
             TrackingError: the tracker refuses.
@@ -244,12 +241,9 @@ class OpenRun(Protocol):
 class LiveFront:
     """A front while its query runs.
 
-    The thread that follows the query's commits calls `committed` and `look`, and makes what is `due` then. A kind of
+    The thread that follows the query's commits calls `look`, and makes what is `due` then. A kind of
     front that promises more than rows do has a class of its own: `read` finds what is new, at every `refresh` of the
     front, and passes it to `promise`.
-
-    Args:
-        front: as it was declared.
 
     Attributes:
         failing: words on what is wrong when `read` fails.
@@ -277,17 +271,11 @@ class LiveFront:
     def begin(self, given: GivenCounts) -> None:
         """Learn what counts earlier deployments were given, when the query starts."""
 
-    def committed(self, checkpoint: Path, epoch: int | None) -> None:
-        """Learn which batch of its query the tracker has for committed.
-
-        Args:
-            epoch: the batch's number; None: there was none yet.
-        """
-
-    def look(self, at_once: bool = False) -> None:
+    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
         """Learn what is new where its promises come from, if it is time. A failing look is repeated for a minute.
 
         Args:
+            epoch: the last batch that the tracker has for committed; None: there was none yet.
             at_once: it is time, and what fails is raised.
 
         Raises:
@@ -317,6 +305,9 @@ class LiveFront:
             UsageError: what is there can be promised by nobody. Any other error may pass.
         """
 
+    def ran(self) -> None:
+        """Learn that a run has read all that there was when it began."""
+
     def promise(self, promises: Iterable[CommitPromise]) -> None:
         """Have promises made, in the place of earlier ones of the same; what was promised before is passed over."""
         with self._lock:
@@ -340,7 +331,7 @@ class LiveFront:
 
     def expect(
         self,
-        runs: Sequence[OpenRun],  # noqa: ARG002
+        run: OpenRun | None,  # noqa: ARG002
         rows: Rows,  # noqa: ARG002
         through: datetime | date | None = None,  # noqa: ARG002
         revise: bool = False,  # noqa: ARG002
@@ -348,13 +339,13 @@ class LiveFront:
         """Take counts that a driver gives, and have them made.
 
         Args:
-            runs: the newest run of each query that reads its source.
+            run: of the query that reads its source; None: none has been started.
             through: a time up to whose window there will be no others.
             revise: whether they take the place of other numbers.
 
         Raises:
             UsageError: it promises by something else; rows of another form.
-            TrackingError: the tracker refuses, or cannot be reached, or no query runs any more. Nothing that the
+            TrackingError: the tracker refuses, or cannot be reached, or the query has ended. Nothing that the
                 tracker has not taken is kept.
         """
         raise UsageError("expect gives counts to a source with front=Schedule(…): Schedule() for all to come later")

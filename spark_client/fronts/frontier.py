@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of, resolve
-from spark_client.errors import UsageError
-from spark_client.fronts.front import Front, Group, Promiser, Promises, SourceRows
+from spark_client.errors import UsageError, check_choice
+from spark_client.fronts.front import Front, Group, LiveFront, Promiser, Promises, SourceRows
+from spark_client.storage.folder import Folder
 from spark_client.windows import durations, eventtime
 from spark_client.windows.belonging import Condition, partition_within
 from spark_client.windows.durations import Duration
@@ -65,6 +67,8 @@ class BoundedOutOfOrderness(Front):
         per_scope: promise for each scope by itself, by the newest row of that scope: where each tenant's rows come in
             the order of its own clock. Costs an aggregation of the source's rows by substream; such promises do not
             move `Advanced`, since a scope may yet appear.
+        each: ``"batch"``: promise with each batch; ``"run"``: when a run with ``trigger(availableNow=True)`` has read
+            all that there is, of all its batches. So the order in which a night's files are read makes no row late.
 
     >>> BoundedOutOfOrderness("10 minutes", partition="partition", partitions=4).names      # doctest: +SKIP
     ['flights/0', 'flights/1', 'flights/2', 'flights/3']
@@ -79,6 +83,7 @@ class BoundedOutOfOrderness(Front):
         partition: ColumnOrName | None = None,
         partitions: int = 1,
         per_scope: bool = False,
+        each: Literal["batch", "run"] = "batch",
     ) -> None:
         self._allowed = allowed_delay
         self._delay = 0
@@ -87,9 +92,14 @@ class BoundedOutOfOrderness(Front):
         self._partition = partition
         self._partitions = partitions
         self._per_scope = per_scope
+        check_choice("Frontier: each", each, "batch", "run")
+        self.after_runs = each == "run"
+        if self.after_runs:
+            self.trusts = "no row of a later run is later than the delay"
 
     def __repr__(self) -> str:
-        return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope})"
+        each = ", each='run'" if self.after_runs else ""
+        return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope}{each})"
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
@@ -98,10 +108,8 @@ class BoundedOutOfOrderness(Front):
         if self._partition is not None:
             resolve(source.rows, self._partition, "Frontier(partition)")
         self._per_scope = self._per_scope and source.rule.scope is not None  # without scopes there is one
-        self.moves_progress = not self._per_scope
-        self._delay = durations.microseconds(source.rows.sparkSession, self._allowed, "Frontier's delay")
-        if self._delay < 0:
-            raise UsageError(f"Frontier's delay {self._allowed!r} is below zero: '0 seconds' is the least")
+        self.moves_progress = not self._per_scope and not self.after_runs
+        self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, "Frontier's delay")
         self._time = source.rule.micros(source.time)
 
     @property
@@ -130,11 +138,61 @@ class BoundedOutOfOrderness(Front):
 
     @property
     def promiser(self) -> Promiser:
-        return self._newest
+        if self.after_runs:
+            raise UsageError(
+                "Frontier(each='run'): keyed state ends with promises that its tasks make: leave each= out"
+            )
+        return self.newest
 
     @property
-    def _newest(self) -> _Newest:
+    def newest(self) -> _Newest:
         return _Newest(tuple(self.names), self._delay, self._per_scope)
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
-        return Promises(frontiers=self._newest.frontiers([row], None))
+        return Promises(frontiers=self.newest.frontiers([row], None))
+
+    def live(self, spark: SparkSession) -> LiveFront:
+        return _AfterRun(self, spark) if self.after_runs else super().live(spark)
+
+
+class _AfterRun(LiveFront):
+    """A frontier that waits in the checkpoint, while the batches of a run move it, until that run has read all."""
+
+    front: BoundedOutOfOrderness
+
+    def __init__(self, front: BoundedOutOfOrderness, spark: SparkSession) -> None:
+        super().__init__(front)
+        self._spark = spark
+        self._folder: Folder | None = None
+        self._reached: dict[tuple[str, str | None], int] = {}
+
+    @property
+    def _note(self) -> str:
+        return f"{self.front.name}.json"
+
+    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
+        if self._folder is None:  # an earlier run may have died before its promise
+            self._folder = Folder(checkpoint / "tracker" / "frontiers")
+            self._reached = {(name, scope): time for name, scope, time in self._folder.read(self._note) or []}
+
+    def of_observed(self, row: Mapping[str, Any]) -> Promises:
+        return self._kept(self.front.of_observed(row))
+
+    def of_groups(self, groups: Sequence[Group]) -> Promises:
+        return self._kept(self.front.newest(groups))
+
+    def _kept(self, promises: Promises) -> Promises:
+        further = {
+            (each.front, each.scope): each.time
+            for each in promises.frontiers
+            if each.time > self._reached.get((each.front, each.scope), each.time - 1)
+        }
+        if further:
+            assert self._folder is not None, "the query looks before its first batch"
+            self._reached.update(further)
+            self._folder.put(self._note, [[*subject, time] for subject, time in self._reached.items()])
+        return Promises()
+
+    def ran(self) -> None:
+        self._spark.range(1).count()  # a query that ended with its session has not read all
+        self.promise(Frontier(name, time, scope) for (name, scope), time in self._reached.items())

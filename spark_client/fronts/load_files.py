@@ -62,7 +62,6 @@ class ByFiles(ByCount):
 
         Args:
             values: the scope and the name or time, by the columns or fields that have them.
-            count: the number of rows.
         """
         row = []
         if self.scope is not None:
@@ -108,15 +107,16 @@ class LiveFiles(LiveCounts):
 
     def __init__(self, front: ByCount, spark: SparkSession) -> None:
         super().__init__(front, spark)
-        self._checkpoints: set[Path] = set()  # of the queries that read its source
+        self._checkpoint = Path()  # of the query that reads its source
         self._places: dict[str, dict[Substream, int]] = {}
         self._changed = False
 
-    def committed(self, checkpoint: Path, epoch: int | None) -> None:  # noqa: ARG002
-        self._checkpoints.add(checkpoint)
+    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:
+        self._checkpoint = checkpoint
+        super().look(checkpoint, epoch, at_once)
 
     def find(self) -> Found | None:
-        there = self.visit(FilesRead(self._checkpoints))
+        there = self.visit(FilesRead(self._checkpoint))
         # What was found where nothing is any more is forgotten, as when another place has come instead.
         self._places = {place: counts for place, counts in self._places.items() if place in there}
         return Found(self._all()) if self._changed else None
@@ -150,7 +150,7 @@ class LiveFiles(LiveCounts):
                 if substream in places:
                     raise UsageError(
                         f"{self.front!r}: {places[substream]} and {place} are both of {substream.name!r} of scope "
-                        f"{substream.scope!r}, so nobody can tell when all of it is there: give each substream one "
+                        f"{substream.scope!r}, so it is not certain when all of it is there: give each substream one "
                         "place, or windows that are as short"
                     )
                 places[substream] = place

@@ -127,11 +127,13 @@ class _LiveManifests(LiveFiles):
         rows = []
         for entry in _entries(place):
             if missing := [key for key in front.keys if entry.get(key) in (None, "")]:
-                raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}: {entry}")
+                raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}, which the front names: {entry}")
             count, listed = count_of(entry.get(front.rows)), entry.get(front.files)
             counted = count not in (None, "")
             if not counted and listed in (None, ""):
-                raise UsageError(f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}")
+                raise UsageError(
+                    f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}. Give one"
+                )
             names = [listed] if isinstance(listed, str) else list(listed or [])
             files = [self._file(place, name) for name in names if _is_local(name) or not counted]
             if not counted:
@@ -179,5 +181,8 @@ def _entries(place: str) -> Iterable[Mapping[str, Any]]:
         content = [json.loads(line) for line in text.split("\n") if line.strip()]
     entries = content if isinstance(content, list) else [content]
     if wrong := [entry for entry in entries if not isinstance(entry, dict)]:
-        raise UsageError(f"manifest {place}: an entry is no object with fields: {wrong[0]!r}")
+        raise UsageError(
+            f"manifest {place}: an entry is {wrong[0]!r}: write an object with fields for each, such as "
+            '{"load": "17", "rows": 1204}'
+        )
     return entries

@@ -41,7 +41,9 @@ class Marks(Front):
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
         if resolve(source.rows, self._last, "Marks").dataType.simpleString() != "boolean":
-            raise UsageError(f"{self!r}: the column has to be boolean")
+            raise UsageError(
+                f"{self!r}: the column has to be boolean: give a condition, such as F.col('what') == 'logout'"
+            )
         self._keys = source.scope, source.key
 
     def observed(self) -> dict[str, Column]:

@@ -28,7 +28,7 @@ from spark_client.storage.directories import local_path
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import Condition
 from spark_client.windows.substreams import Substream, Substreams
-from tracker.client.receipts import key_of
+from tracker.client.ledger import key_of
 
 _log = logging.getLogger("spark_client")
 
@@ -90,8 +90,8 @@ class ResultsOf(ByCount):
             )
         if scopes is not None and len({*scopes.values()}) < len(scopes):
             raise UsageError(
-                "ResultsOf: scopes= gives two scopes one name, and nobody could tell when both have ended: keep them "
-                "apart, or release them together in the other job"
+                "ResultsOf: scopes= gives two scopes one name, so it is not certain when both have ended: give each "
+                "its own, or release them together in the other job"
             )
         self.receipts = receipts
         self.job = job
@@ -230,7 +230,7 @@ class ReceiptCounts:
         if len(scopes := sorted({each.scope for each in receipts})) > 1:
             raise UsageError(
                 f"{self._front!r}: {_shown(substream)} is what {scopes[0]!r} and {scopes[1]!r} of the other job are "
-                "called here, and nobody could tell when both have ended: change scopes=, so that each has its own name"
+                "called here, so it is not certain when both have ended: change scopes=, so that each has its own name"
             )
         whole = {each.query for each in receipts if each.reason == _COMPLETE and not each.by_drain}
         if len(whole) > 1:
@@ -275,8 +275,8 @@ class ReceiptCounts:
             return Substream(scope or "", name, end)
         if rule.scope is None and scope:
             raise UsageError(
-                f"{self._front!r}: the other job has scopes, such as {scope!r}, and this source has none, so nobody "
-                "can tell when the last of them has ended: give source(…, scope=…)"
+                f"{self._front!r}: the other job has scopes, such as {scope!r}, and this source has none, so it is not "
+                "certain when the last of them has ended: give source(…, scope=…)"
             )
         substream = Substream(scope or "", name, end)
         if not rule.has(substream):
@@ -313,8 +313,10 @@ class ReceiptCounts:
         """Yield all receipts that a function gives."""
         assert callable(self._front.receipts)
         found = self._front.receipts()
-        listed = _listed(found.select(*_READ, "query").toArrow()) if isinstance(found, DataFrame) else found
-        for row in listed:
+        if isinstance(found, DataFrame):  # an end as a number: no datetime has those after the year 9999
+            rows = found.withColumn("end_time", F.unix_micros("end_time")).select(*_READ, "query").collect()
+            found = [row.asDict() for row in rows]
+        for row in found:
             if missing := [name for name in (*_READ, "query") if name not in row]:
                 raise UsageError(f"{self._front!r}: the receipts have no column {missing[0]!r}: see RECEIPT_SCHEMA")
             yield str(row["query"]), row

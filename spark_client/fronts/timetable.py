@@ -52,7 +52,9 @@ def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rul
     due: dict[Substream, int] = {}
     for substream, count in _listed(spark, expected, rule):
         if substream in due:
-            raise UsageError(f"Schedule names the substream {substream.name!r} of scope {substream.scope!r} twice")
+            raise UsageError(
+                f"Schedule names the substream {substream.name!r} of scope {substream.scope!r} twice: give one count"
+            )
         due[substream] = count
     return due
 
@@ -257,7 +259,7 @@ def _known(spark: SparkSession, times: Sequence[Any], rule: Windows) -> tuple[di
                 known[place] = (time.toordinal() - date(1970, 1, 1).toordinal()) * DAY
         elif time is not None:
             raise UsageError(
-                f"Schedule: the time {time!r} is no date or datetime, and the source's windows are over {rule.time}"
+                f"Schedule: {time!r} is no time, and the source's windows are over {rule.time}: give a date or datetime"
             )
     return known | _of_naive(spark, naive), dates
 

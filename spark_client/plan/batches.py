@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from pyspark.sql import DataFrame
 
 from spark_client.fronts.front import Group
+from spark_client.windows.substreams import Substream
 
 Counted: TypeAlias = Mapping[str, list[Group]]  #: by segment: what was sent on it
 
@@ -18,13 +19,14 @@ class BatchId(NamedTuple):
 
     Attributes:
         query: the query's id, the same for as long as it keeps its checkpoint.
-        run: the run's.
-        epoch: the batch's number; a negative one is a drain's, after the last batch.
+        epoch: the batch's number; a negative one is of an act between two batches.
+        completed: the substreams that have all of their results with this batch.
     """
 
     query: str
     run: str
     epoch: int
+    completed: tuple[Substream, ...] = ()
 
 
 class SetAside(Protocol):
@@ -44,7 +46,6 @@ def computed_once(rows: DataFrame, readers: int = 2) -> Iterator[DataFrame]:
     """Yield rows that Spark computes once, however many read them while the context lasts.
 
     Args:
-        rows: a batch's.
         readers: how many there are; below two, the rows are yielded as they are.
     """
     if readers < 2:

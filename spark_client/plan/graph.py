@@ -56,7 +56,7 @@ class JobGraph:
                 raise UsageError(f"segment {segment!r} is declared twice: each source and channel has its own")
             return
         if self.given:
-            raise UsageError(f"segment {segment!r} is not in segments={self.segments}")
+            raise UsageError(f"segment {segment!r} is not in segments={self.segments}: add it")
         self._check_open(f"segment {segment!r}")
         self.segments[segment] = []
 
@@ -85,7 +85,7 @@ class JobGraph:
         if not self.given:
             self._fronts.update({name: [segment] for name in names})
         elif missing := [name for name in names if name not in self._fronts]:
-            raise UsageError(f"front {missing[0]!r} is not among fronts={list(self._fronts)}")
+            raise UsageError(f"front {missing[0]!r} is not among fronts={list(self._fronts)}: add it")
 
     def feed(self, segment: str, fed: str) -> None:
         """Add that one segment feeds another.
@@ -98,7 +98,7 @@ class JobGraph:
         if fed in self.segments[segment]:
             return
         if self.given:
-            raise UsageError(f"segment {segment!r} does not feed {fed!r} in segments={self.segments}")
+            raise UsageError(f"segment {segment!r} does not feed {fed!r} in segments={self.segments}: add it there")
         self._check_open(f"that {segment!r} feeds {fed!r}")
         self.segments[segment].append(fed)
 
@@ -118,6 +118,11 @@ class JobGraph:
     def read_here(self) -> set[str]:
         """The segments that queries of this application are to read."""
         return self._consumed if self.given else {*self.segments} - self._states
+
+    @property
+    def received_here(self) -> frozenset[str]:
+        """Return those of them whose rows come from no source."""
+        return frozenset(self.read_here).difference(self._promised_by.values())
 
     def states(self) -> list[str]:
         """Return the segments that stand for the state of a release.

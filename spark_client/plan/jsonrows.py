@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER, named
+from spark_client.columns import CALENDAR_INTERVALS, TRACKER, VARIANTS, check_types, named, types_in
 from spark_client.errors import UsageError
 from spark_client.plan.nesting import holds, utf8
 
@@ -31,9 +31,7 @@ def carried(rows: DataFrame, what: str, advice: str) -> DataFrame:
     """Return the same rows; whoever reads one that JSON would alter fails.
 
     Args:
-        rows: what JSON is made of.
         what: it is for, for the message.
-        advice: what makes such rows fit.
     """
     columns = [_guarded(field, what, advice) for field in rows.schema.fields]
     return (
@@ -68,18 +66,11 @@ def from_json(text: Column, schema: T.StructType) -> Column:
 def check(segment: str, rows: T.StructType) -> None:
     """Check whether JSON carries all columns of a channel.
 
-    Args:
-        rows: what it is to carry.
-
     Raises:
         UsageError: one it does not.
     """
-    for field in rows.fields:
-        if not _is_carried(field.dataType):
-            raise UsageError(
-                f"channel {segment!r}: the column {field.name!r} is {field.dataType.simpleString()}, which "
-                "JSON does not carry as it is; use strings as keys of maps"
-            )
+    reason = "which JSON does not carry as it is; use strings as keys of maps"
+    check_types(rows.fields, _is_carried, f"channel {segment!r}", reason)
 
 
 def check_session(spark: SparkSession, what: str, rows: T.StructType) -> None:
@@ -87,7 +78,6 @@ def check_session(spark: SparkSession, what: str, rows: T.StructType) -> None:
 
     Args:
         what: the JSON is for, for the message.
-        rows: what it is to carry.
 
     Raises:
         UsageError: times among the rows would not come back as they were.
@@ -103,21 +93,13 @@ def check_session(spark: SparkSession, what: str, rows: T.StructType) -> None:
 
 
 def _has_times(kind: T.DataType) -> bool:
-    if isinstance(kind, T.StructType):
-        return any(_has_times(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _has_times(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return _has_times(kind.valueType)
-    return isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType)
+    return any(isinstance(each, T.DateType | T.TimestampType | T.TimestampNTZType) for each in types_in(kind))
 
 
 def _is_carried(kind: T.DataType) -> bool:
     """Return whether values of a type come back from JSON as they were."""
-    if isinstance(kind, T.StructType):
-        return all(_is_carried(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _is_carried(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return isinstance(kind.keyType, T.StringType) and _is_carried(kind.valueType)
-    return not isinstance(kind, T.CalendarIntervalType | T.VariantType | T.UserDefinedType)
+    return not any(
+        isinstance(each, (T.UserDefinedType, *CALENDAR_INTERVALS, *VARIANTS))
+        or (isinstance(each, T.MapType) and not isinstance(each.keyType, T.StringType))
+        for each in types_in(kind)
+    )

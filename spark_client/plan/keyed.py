@@ -9,12 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER
+from spark_client.columns import TRACKER, schema_of
 from spark_client.errors import UsageError
 from spark_client.plan.names import alike, check_columns
 from spark_client.plan.streams import Stream
@@ -160,13 +160,7 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
             f"transform_with_state takes an object of a class of yours that extends spark_client.SubstreamProcessor, "
             f"which is like Spark's StatefulProcessor and has a method handleEnd; this is {processor!r}"
         )
-    try:
-        made = schema if isinstance(schema, T.StructType) else cast(T.StructType, T.StructType.fromDDL(schema))
-        made.fieldNames()
-    except Exception as error:
-        raise UsageError(
-            f"transform_with_state: {schema!r} is no schema: give 'carrier string, delay double'"
-        ) from error
+    made = schema_of(schema, "transform_with_state")
     belonging = stream.input.belonging
     if belonging is not None and belonging.sets_aside:
         raise UsageError(

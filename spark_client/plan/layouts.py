@@ -33,9 +33,7 @@ class RowLayout(Protocol):
     """Layout of tracked rows in files.
 
     Attributes:
-        rule: how rows fall into substreams.
         label: the labels, for pyarrow.
-        columns: those that `keys_and_labels` needs.
         texts: which of them may be strings that repeat.
     """
 
@@ -76,11 +74,7 @@ class RowLayout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExplicitLayout:
-    """Files hold what rows carry, `_tracker` included.
-
-    Attributes:
-        rule: how rows fall into substreams.
-    """
+    """Files hold what rows carry, `_tracker` included."""
 
     rule: Substreams
 
@@ -107,7 +101,6 @@ class DerivedLayout:
     """Files leave out what the key columns give.
 
     Attributes:
-        rule: how rows fall into substreams.
         scope: the column that has the scope; None: all rows are in the scope ``""``.
         key: the column of the time that windows are over, or of the name.
     """

@@ -10,6 +10,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.columns import is_utf8
+
 Rule: TypeAlias = Callable[[Column, T.DataType], Column | None]
 
 
@@ -42,7 +44,7 @@ def holds(value: Column, kind: T.DataType, rule: Rule, within: Rule | None = Non
 
 def utf8(value: Column, kind: T.DataType) -> Column | None:
     """Return the condition that texts are UTF-8: Spark takes any bytes for a text."""
-    return F.is_valid_utf8(value) if isinstance(kind, T.StringType) else None
+    return is_utf8(value) if isinstance(kind, T.StringType) else None
 
 
 def _all_hold(values: Column, kind: T.DataType, rule: Rule) -> Column | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
@@ -12,17 +13,65 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate, finished
 from spark_client.columns import names_of
-from spark_client.plan.resultfunctions import ResultFunction
 from spark_client.plan.streams import Stream
 from spark_client.spark_internals.columns import Form
 from spark_client.windows.substreams import COMPLETENESS, Substreams
 
+FunctionKind: TypeAlias = Literal["rows", "pandas", "arrow"]
 OnOverflow: TypeAlias = Literal["fail", "null"]
 
 REVISION: Final = "revision"  #: the results' column that tells their revision
 FINAL: Final = "final"  #: the results' column that tells final ones from early ones
 KEY_FORMS: Final = "key expressions"  #: the aspect that tells how keys, and columns that are kept, are computed
 AS_OF: Final = "as_of"  #: the results' column with the last batch whose rows may be in them
+
+
+class FinishedGroup(NamedTuple):
+    """Group of a finished substream for which a function is called.
+
+    Attributes:
+        scope: of the substream, as text; empty if the source has none.
+        name: of the substream, as text; of a window its ISO 8601 interval.
+        start: of the window, in UTC, or without a zone over a ``timestamp_ntz``; None: the substream is no window, or
+            begins beyond the years 1 to 9999.
+        end: likewise.
+        keys: the values of the release's keys.
+    """
+
+    scope: str
+    name: str
+    start: datetime | None
+    end: datetime | None
+    keys: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        keys = f", keys {self.keys}" if self.keys else ""
+        return f"the substream {self.name!r} of the scope {self.scope!r}{keys}"
+
+
+@dataclass(frozen=True, eq=False)
+class ResultFunction:
+    """A function that makes the results of rows, or of other results.
+
+    Attributes:
+        kind: what it takes: all rows that have ended in a batch, as a DataFrame, or those of one substream and key at a
+            time, as a frame of pandas or a table of Arrow.
+        schema: of what it makes: of a DataFrame all results' columns, else those that it adds to the substream's and
+            the keys.
+    """
+
+    kind: FunctionKind
+    function: Callable[..., Any]
+    schema: T.StructType
+
+    @property
+    def name(self) -> str:
+        """Return what errors call it."""
+        function: Any = self.function
+        try:
+            return str(function.__name__)
+        except AttributeError:  # an object that can be called
+            return repr(function)
 
 
 @dataclass(frozen=True)
@@ -58,10 +107,7 @@ class ReleasePlan:
     """An aggregation by substream and keys; or the rows themselves, kept until their substream has ended.
 
     Attributes:
-        stream: whose rows it aggregates.
         keys: the names of the further columns to group by.
-        key_columns: these columns.
-        measures: the aggregates.
         part_schema: of the partial rows that its state is made of.
         revisions: whether what comes after a substream's end can be reopened.
         completeness: whether results have a column that tells what of their substream they are of.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -14,7 +15,6 @@ from spark_client.fronts.front import Front
 from spark_client.plan.labels import positional_label, source_label
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Direction
-from spark_client.plan.wakeups import WAKE_UP
 from spark_client.spark_internals.columns import Form
 from spark_client.windows.belonging import Belonging
 from spark_client.windows.substreams import Substreams
@@ -30,7 +30,6 @@ class Source:
         keys: the scope of a row and its key: see `Substreams.copied` of windows that overlap.
         belonging: which of its rows belong to a substream.
         identity: the columns that name a row for ever; none: a row is named by its place in the batch.
-        front: what the source can promise.
         salt: of the labels: the job's name.
         reads: the columns that substreams and labels are made of; None: not known.
         layout: whose key columns name a row's substream; None: they are expressions.
@@ -50,24 +49,18 @@ class Source:
     counted: bool = False
     forms: Mapping[str, Form | None] = field(default_factory=dict)
 
-    @property
-    def direction(self) -> Direction:
-        return "passing"
-
-    @property
-    def exact(self) -> bool:
-        return True
+    direction: ClassVar[Direction] = "passing"
+    exact: ClassVar[bool] = True
 
     @property
     def named(self) -> bool:
         return bool(self.identity)
 
-    def rows(self, batch: DataFrame, query: str, epoch: int, woken: bool) -> DataFrame | None:  # noqa: ARG002
-        rows = self.all_rows(batch, woken)
-        return rows.where(self._good) if self.belonging.sets_aside else rows
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
+        return batch.where(self._good) if self.belonging.sets_aside else batch
 
-    def all_rows(self, batch: DataFrame, woken: bool) -> DataFrame:
-        return batch.where(self._not_a_wake_up).drop(WAKE_UP) if woken else batch
+    def all_rows(self, batch: DataFrame) -> DataFrame:
+        return batch
 
     def tracked(self, rows: DataFrame, query: str, epoch: int, labels: bool) -> DataFrame:
         if not labels:
@@ -88,10 +81,6 @@ class Source:
         return copied.withColumn(TRACKER, tracked).drop(*self.rule.copy)
 
     # Made once: a column costs some calls into the JVM, which a small batch would notice.
-
-    @cached_property
-    def _not_a_wake_up(self) -> Column:
-        return ~F.col(WAKE_UP)
 
     @cached_property
     def _good(self) -> Column:

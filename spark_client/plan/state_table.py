@@ -35,7 +35,8 @@ def exported(partials: DataFrame, shape: Mapping[str, Any], rule: Substreams) ->
     values = [_value(name, numbers[kept], partials.columns) for name, kept in shape["aggregates"].items()]
     substream = F.struct(F.col("_scope").alias("scope"), F.col("_key").alias("key")).alias(SUBSTREAM)
     own = rule.result_columns(F.col("_scope"), F.col("_key"))
-    return partials.select(substream, *own, *map(named, shape["keys"]), *values)
+    kept = map(named, [*shape["keys"], *rule.beside])
+    return rule.finished(partials).select(substream, *own, *kept, *values)
 
 
 def _value(name: str, number: int, columns: list[str]) -> Column:
@@ -52,14 +53,13 @@ def renamed(state: DataFrame, shape: Mapping[str, Any], plan: ReleasePlan) -> Da
     """Return an exported state as a release takes it that keeps the same of the same, under other names perhaps.
 
     Args:
-        state: as `exported` gives it.
         shape: of the release that has made it.
         plan: of the one that is to go on with it.
     """
     kept: dict[str, str] = {}
     for name, text in shape["aggregates"].items():
         kept.setdefault(text, name)
-    own = [*plan.own, *plan.keys]
+    own = [*plan.own, *plan.keys, *plan.rule.beside]
     values = [named(kept[plan.kept_as(measure)]).alias(measure.name) for measure in plan.measures]
     return state.select(SUBSTREAM, *map(named, own), *values, *[named(name) for name, _ in plan.kept])
 
@@ -76,7 +76,7 @@ def imported(state: DataFrame, plan: ReleasePlan) -> DataFrame:
     faults = _faults(state, plan)
     if faults:
         raise UsageError(
-            f"what mapping has made of the state does not fit the release: {'; '.join(faults)}. It has: "
+            f"the result of mapping does not fit the release: {'; '.join(faults)}. It has: "
             f"{', '.join(f'{field.name} {field.dataType.simpleString()}' for field in state.schema.fields)}"
         )
     parts: dict[str, Column] = {}
@@ -87,7 +87,7 @@ def imported(state: DataFrame, plan: ReleasePlan) -> DataFrame:
             part: value.cast(plan.part_schema[part].dataType).alias(part)
             for part, value in zip(measure.parts, values, strict=True)
         }
-    kept = [named(name) for name, _ in plan.kept]
+    kept = [named(name) for name in (*plan.rule.beside, *(name for name, _ in plan.kept))]
     rows = F.lit(1).cast("bigint").alias("_rows")
     return state.select(SUBSTREAM, *map(named, [*plan.own, *plan.keys]), *parts.values(), *kept, rows)
 
@@ -96,7 +96,7 @@ def _faults(state: DataFrame, plan: ReleasePlan) -> list[str]:
     types = {field.name: field.dataType for field in state.schema.fields}
     faults = [
         f"the column {name!r} is missing" + (", which tells whose state a row is: keep it" if name == SUBSTREAM else "")
-        for name in (SUBSTREAM, *plan.own, *plan.keys, *plan.values)
+        for name in (SUBSTREAM, *plan.own, *plan.keys, *plan.rule.beside, *plan.values)
         if name not in types
     ]
     plain = [*plan.keys, *(name for name, _ in plan.kept)]

@@ -58,19 +58,15 @@ class Input(Protocol):
         """Return which of its rows belong to a substream; None: all do, their sender has seen to that."""
         ...
 
-    def rows(self, batch: DataFrame, query: str, epoch: int, woken: bool) -> DataFrame | None:
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:
         """Return the rows of a batch.
-
-        Args:
-            batch: of what the query reads.
-            woken: whether the query also reads a stream of wake-ups.
 
         Returns:
             None if it is known that there are none.
         """
         ...
 
-    def all_rows(self, batch: DataFrame, woken: bool) -> DataFrame:
+    def all_rows(self, batch: DataFrame) -> DataFrame:
         """Return the same with those that are set aside."""
         ...
 
@@ -84,7 +80,6 @@ class Stream:
     """Rows of one segment, and what a query does with them row by row.
 
     Attributes:
-        input: where the rows come from.
         steps: what is done to them, in order.
     """
 

@@ -1,24 +1,25 @@
-"""The aggregation of a release: the native plans for its parts and results."""
+"""The aggregation of a release: the native plans for its parts and results; or the rows themselves, kept whole."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName, named
-from spark_client.counting.groups import files, fold_table, groups_of
+from spark_client.counting.groups import Key, files, fold_table, groups_of
 from spark_client.fronts.front import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.releases import AS_OF, FINAL, REVISION, Measure, ReleasePlan
 from spark_client.release.parts import Selection
 from spark_client.storage.directories import parquet_of
-from spark_client.windows.substreams import COMPLETENESS, Substream, Substreams
+from spark_client.windows.substreams import COMPLETENESS, RowGroup, Substream, Substreams
 
 _LISTED: Final = 200  #: substreams that are looked for by a list rather than by a join
 
@@ -119,10 +120,6 @@ class Aggregation:
         folded = fold_table(table, "_xor" if labels else None, measures)
         return groups_of(folded.items(), self.rule), table.num_rows
 
-    def merged(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
-        """Return the partial rows of some substreams, one for each key."""
-        return self.merge(self.of(partials, wanted))
-
     def merge(self, partials: DataFrame) -> DataFrame:
         """Partial rows as one for each substream and key."""
         return partials.groupBy("_scope", "_key", *map(named, self.plan.keys)).agg(*self.merging)
@@ -130,6 +127,11 @@ class Aggregation:
     def selected(self, spark: SparkSession, selections: Sequence[Selection]) -> DataFrame:
         """Return the partial rows of some substreams in some parts of the state each."""
         return reduce(DataFrame.unionByName, (self.of(self.parts(spark, paths), some) for paths, some in selections))
+
+    def grouped(self, spark: SparkSession, selections: Sequence[Selection], group: RowGroup) -> DataFrame:
+        """Return the merged partial rows of a group, with its marks."""
+        merged = self.merge(self.rule.regrouped(self.selected(spark, selections), group))
+        return merged.withColumns({name: F.lit(value) for name, value in group.marks}) if group.marks else merged
 
     def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = (), checked: bool = True) -> DataFrame:
         """Return the result rows of merged partial rows, with some of their columns kept.
@@ -182,6 +184,45 @@ class Aggregation:
     def of(self, partials: DataFrame, wanted: set[Substream]) -> DataFrame:
         """Return the rows of some substreams."""
         return only(partials, self.rule, wanted)
+
+
+class KeptRows(Aggregation):
+    """Rows kept instead of being aggregated: a partial row is a row, and parts are merged by putting them together."""
+
+    def partial(self, rows: DataFrame, measures: Mapping[str, Column], labels: bool) -> DataFrame:
+        """Return a batch's rows: ``_scope``, ``_key``, the keys, the kept columns, ``_rows``."""
+        assert not measures, "rows that are kept are counted beside"
+        kept = [value.alias(name) for name, value in self.plan.kept]
+        label = [F.col(f"{TRACKER}.label").alias("_xor")] if labels else []
+        return rows.select(*self._grouping, *kept, F.lit(1).cast("bigint").alias("_rows"), *label)
+
+    def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> tuple[list[Group], int]:
+        columns = ["_scope", "_key", "_rows", *(["_xor"] if labels else [])]
+        folded: dict[Key, dict[str, Any]] = {}
+        number = 0
+        for piece in files(part).to_batches(columns=columns):  # one after the other: there are as many as rows
+            number += piece.num_rows
+            for key, values in fold_table(pa.Table.from_batches([piece]), "_xor" if labels else None, measures).items():
+                had = folded.setdefault(key, {"_rows": 0, **({"_xor": 0} if labels else {})})
+                had["_rows"] += values["_rows"]
+                if labels:
+                    had["_xor"] ^= values["_xor"]
+        return groups_of(folded.items(), self.rule), number
+
+    def merge(self, partials: DataFrame) -> DataFrame:
+        return partials
+
+    @cached_property
+    def _values(self) -> list[Column]:
+        return [named(name) for name, _ in self.plan.kept]
+
+    def results(self, merged: DataFrame, keep: Sequence[ColumnOrName] = (), checked: bool = True) -> DataFrame:  # noqa: ARG002
+        return merged.select(*self._own_result, *self._values, *keep)
+
+
+def aggregation_of(plan: ReleasePlan) -> Aggregation:
+    """Return the aggregation of a release: of partial rows by key; or the rows themselves."""
+    return KeptRows(plan) if plan.kept else Aggregation(plan)
 
 
 def only(partials: DataFrame, rule: Substreams, wanted: set[Substream]) -> DataFrame:

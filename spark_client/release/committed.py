@@ -10,9 +10,10 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.state_layout import can_read, differences, placed
-from spark_client.release.keptrows import aggregation_of
+from spark_client.release.aggregation import aggregation_of
 from spark_client.release.parts import Part, Selection, located, versions_of
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import read_json
-from spark_client.windows.substreams import Ability, Substream
+from spark_client.storage.folder import Folder
+from spark_client.windows.substreams import Substream
 
 _ABANDONED: Final = 86_400.0  #: seconds after which links that a reader has left, since it was killed, are removed
 
@@ -35,10 +37,8 @@ class CommittedState:
     """One version of a release's state.
 
     Attributes:
-        path: where its parts are.
         epoch: the batch that has left it; -1: none was committed yet.
         fields: what its version tells beside the parts; empty: there is no version yet.
-        parts: in which anything lives.
         query: what its query is, as the checkpoint tells.
     """
 
@@ -49,14 +49,17 @@ class CommittedState:
     query: Mapping[str, Any]
 
     @property
-    def selections(self) -> list[Selection]:
-        """Return how to read what has not ended, and nothing else of its parts, by their paths."""
-        named = {part.name: part for part in self.parts}
+    def living(self) -> dict[Substream, list[str]]:
+        """What has not ended, with the parts in which it lives."""
         living: dict[Substream, list[str]] = {}
         for part in self.parts:
             for substream in part.live:
                 living.setdefault(substream, []).append(part.name)
-        return located(self.path, named, living)
+        return living
+
+    def selections(self, wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
+        """Return how to read some substreams in some parts each, and nothing else, by the parts' paths."""
+        return located(Folder(self.path), {part.name: part for part in self.parts}, wanted)
 
 
 @contextmanager
@@ -93,20 +96,21 @@ def committed(checkpoint: Path) -> Iterator[CommittedState]:
 
 def _linked(checkpoint: Path, links: Path, query: Mapping[str, Any]) -> CommittedState:
     path = checkpoint / "tracker" / "state"
+    folder = Folder(path)
     while True:
         last = last_commit(checkpoint)
         epoch = -1 if last is None else last
-        versions = [version for version in versions_of(path) if version.epoch <= epoch]
+        versions = [version for version in versions_of(folder.names()) if version.epoch <= epoch]
         if not versions:
             return CommittedState(links, epoch, {}, [], query)
         newest = max(versions)
         try:
-            fields, parts = newest.read(path)
+            fields, parts = newest.read(folder)
             living = [part for part in parts.values() if part.live]
             for part in living:
                 _link(path / part.name, links / part.name)
         except (FileNotFoundError, TrackingError):
-            if newest.file(path).exists():
+            if folder.read(newest.file) is not None:
                 raise
             shutil.rmtree(links, ignore_errors=True)  # the query has gone on meanwhile: there is a newer version
         except OSError as error:
@@ -146,14 +150,17 @@ def results_so_far(spark: SparkSession, checkpoint: Path, plan: ReleasePlan) -> 
     Raises:
         UsageError: the state is of another release.
     """
-    plan.rule.require(Ability.STATE, f"state of {plan.stream.segment!r}")
     with committed(checkpoint) as state:
         now = placed(plan, state.query)
         if state.query["segment"] != plan.stream.segment or not can_read(state.query, now.described()):
             changed = differences(state.query, {"segment": plan.stream.segment, **now.described()})
             raise UsageError(f"the state in {checkpoint} is of another release: {'; '.join(changed)}")
         released = aggregation_of(now)
-        found = state.selections
-        partials = released.selected(spark, found) if found else spark.createDataFrame([], now.part_schema)
-        so_far = released.results(released.merge(partials), checked=False)
-        return so_far.localCheckpoint(eager=True)
+        ended = {Substream(*key) for key, *_ in state.fields.get("ended", [])}
+        groups = now.rule.open_groups(state.living, ended) if state.parts else {}
+        rows = [released.grouped(spark, state.selections(kept), group) for group, kept in groups.items()]
+        if rows:
+            merged = now.rule.made(reduce(DataFrame.unionByName, rows), now.keys, released.merging)
+        else:
+            merged = released.merge(spark.createDataFrame([], now.part_schema))
+        return released.results(merged, checked=False).localCheckpoint(eager=True)

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate
 from spark_client.aggregates.decomposition import decompose, result_field, storable
-from spark_client.columns import ColumnOrName, column, resolve
-from spark_client.errors import UsageError
+from spark_client.columns import ColumnOrName, check_types, column, nullable, resolve, schema_of
+from spark_client.errors import UsageError, check_choice
 from spark_client.plan.names import alike, check_columns
-from spark_client.plan.releases import Measure, OnOverflow, ReleasePlan
-from spark_client.plan.resultfunctions import FunctionKind, ResultFunction
+from spark_client.plan.releases import FunctionKind, Measure, OnOverflow, ReleasePlan, ResultFunction
 from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
-from spark_client.release.keptrows import aggregation_of
+from spark_client.release.aggregation import aggregation_of
 from spark_client.spark_internals.columns import expression_form, stable_text
 from spark_client.spark_internals.plans import has_lambda
 from spark_client.spark_internals.tasks import passes_through_arrow
 from spark_client.windows import durations
 from spark_client.windows.durations import Duration
 from spark_client.windows.substreams import Ability
+
+_IN_FILES: Final = "which files of the state cannot hold: cast it to a type that Parquet has"
 
 
 def declare(
@@ -53,16 +54,13 @@ def declare(
         )
     if isinstance(keys, str | Column):
         raise UsageError(f"keys={keys!r}: give a list, [{keys!r}]")
-    if on_overflow not in ("fail", "null"):
-        raise UsageError(f"on_overflow={on_overflow!r}: either 'fail' or 'null'")
+    check_choice("on_overflow", on_overflow, "fail", "null")
     if early is not None and columns:
         raise UsageError(
             "release(…, columns=…, early=…): rows that are kept have no key by which the final ones could replace "
             "early ones: give aggs={…}, or leave early out"
         )
-    every = None if early is None else durations.microseconds(rows.sparkSession, early, "early")
-    if every is not None and every < 0:
-        raise UsageError(f"early={early!r}: the time between two early results is not below zero; '0 seconds': always")
+    every = None if early is None else durations.not_negative(rows.sparkSession, early, "early")
     rule, belonging = stream.input.rule, stream.input.belonging
     asks = f"release of {stream.segment!r}"
     if early is not None:
@@ -74,11 +72,7 @@ def declare(
         stricter = replace(stream.input, belonging=rule.revisable(belonging))
         stream = replace(stream, input=stricter)
     fields = [resolve(rows, key, "keys") for key in keys]
-    if unfit := [field for field in fields if not storable(field.dataType)]:
-        raise UsageError(
-            f"keys: files of the state cannot hold {unfit[0].name!r}, which is {unfit[0].dataType.simpleString()}: "
-            "cast it to a type that Parquet has"
-        )
+    check_types(fields, storable, "keys", _IN_FILES)
     check_grouping(rows.sparkSession)
     for field, key in zip(fields, keys, strict=True):
         try:
@@ -90,24 +84,12 @@ def declare(
             ) from error
     rule.check_release(rows, fields, asks)
     kept = [resolve(rows, value, "columns") for value in columns]
-    if unfit := [field for field in kept if not storable(field.dataType)]:
-        raise UsageError(
-            f"columns: files of the state cannot hold {unfit[0].name!r}, which is {unfit[0].dataType.simpleString()}: "
-            "cast it to a type that Parquet has"
-        )
-    measures = []
-    for number, (name, value) in enumerate((aggs or {}).items()):
-        aggregate = decompose(name, value, rows)
-        if text := stable_text(rows, aggregate.native):
-            aggregate = replace(aggregate, called=text)
-        parts = tuple(f"_part_{number}_{place}" for place in range(len(aggregate.partial)))
-        result = result_field(rows, aggregate)
-        measures.append(Measure(name, aggregate, parts, result.dataType, result.nullable))
+    check_types(kept, storable, "columns", _IN_FILES)
     plan = ReleasePlan(
         stream,
         tuple(field.name for field in fields),
         tuple(column(key) for key in keys),
-        tuple(measures),
+        tuple(_measure(rows, number, *each) for number, each in enumerate((aggs or {}).items())),
         T.StructType(),
         revisions,
         completeness,
@@ -119,19 +101,23 @@ def declare(
             for field, value in zip([*fields, *kept], [*keys, *columns], strict=True)
         },
     )
-    taken = {*alike(plan.columns, rows.sparkSession), *(name for name in plan.columns if name.startswith("_"))}
-    if taken:
-        raise UsageError(
-            f"release: the names {sorted(taken)} are taken or empty, or begin with an underscore: choose others, "
-            "for keys and columns with .alias('…')"
-        )
+    _check_names("release", plan.columns, rows.sparkSession, "choose others, for keys and columns with .alias('…')")
     for name, key in zip([*plan.keys, *[field.name for field in kept]], [*keys, *columns], strict=True):
         if "lambdafunction(" in name and has_lambda(rows, column(key)):
             raise UsageError(
-                f"release: the key or column {name!r} is called otherwise at each start: name it, with .alias('…')"
+                f"release: the key or column {name!r} has another name at each start: give it one, with .alias('…')"
             )
     partial = aggregation_of(plan).partial(rows, {}, labels=False)
-    return replace(plan, part_schema=partial.schema.toNullable())  # as Parquet gives it back
+    return replace(plan, part_schema=nullable(partial.schema))  # as Parquet gives it back
+
+
+def _measure(rows: DataFrame, number: int, name: str, value: Aggregate | Column) -> Measure:
+    aggregate = decompose(name, value, rows)
+    if text := stable_text(rows, aggregate.native):
+        aggregate = replace(aggregate, called=text)
+    parts = tuple(f"_part_{number}_{place}" for place in range(len(aggregate.partial)))
+    result = result_field(rows, aggregate)
+    return Measure(name, aggregate, parts, result.dataType, result.nullable)
 
 
 def check_grouping(spark: SparkSession) -> None:
@@ -158,13 +144,11 @@ def with_function(
 
     Args:
         rows: with the columns of the stream.
-        kind: what the function takes.
         schema: of what it makes; None: it is called with no rows to find out.
 
     Raises:
         UsageError: it is no function, or its results do not fit.
     """
-    plan.rule.require(Ability.APPLY, f"apply to {plan.stream.segment!r}")
     if not callable(function):
         raise UsageError(f"apply takes a function, not {function!r}")
     if plan.function is not None:
@@ -175,13 +159,9 @@ def with_function(
             "no key by which the final ones could replace them: leave early out, or the function"
         )
     spark = rows.sparkSession
-    made = _schema_of(plan, rows, function) if schema is None else _parsed(schema)
+    made = _schema_of(plan, rows, function) if schema is None else schema_of(schema, "schema")
     names = made.fieldNames()
-    if unfit := [field for field in made.fields if not storable(field.dataType)]:
-        raise UsageError(
-            f"apply: {unfit[0].name!r} is {unfit[0].dataType.simpleString()}, which files do not hold: cast it to "
-            "another type"
-        )
+    check_types(made.fields, storable, "apply", _IN_FILES)
     if kind == "rows":
         if missing := [name for name in (*plan.own, *plan.added) if name not in names]:
             raise UsageError(
@@ -191,32 +171,18 @@ def with_function(
             )
     else:
         taken = [field for field in plan.part_schema.fields if field.name in (*plan.keys, *plan.values)]
-        if unfit := [field for field in (*made.fields, *taken) if not passes_through_arrow(field.dataType)]:
-            raise UsageError(
-                f"{unfit[0].name!r} is {unfit[0].dataType.simpleString()}, which Spark does not pass to functions of "
-                "Python: cast it to another type"
-            )
-    applied = replace(plan, function=ResultFunction(kind, function, made.toNullable()))
-    taken_names = {*alike(applied.columns, spark), *(name for name in names if name.startswith("_"))}
-    if taken_names or not names:
-        raise UsageError(
-            f"apply: the names {sorted(taken_names)} of the results {names} are taken or empty, or begin with an "
-            "underscore: choose others. The columns of the substream and the keys are there without you"
-        )
+        reason = "which Spark does not pass to functions of Python: cast it to another type"
+        check_types((*made.fields, *taken), passes_through_arrow, "apply", reason)
+    applied = replace(plan, function=ResultFunction(kind, function, nullable(made)))
+    advice = f"choose others than {names}. The columns of the substream and the keys are there without you"
+    _check_names("apply", applied.columns if names else [], spark, advice)
     return applied
 
 
-def _parsed(schema: T.StructType | str) -> T.StructType:
-    if isinstance(schema, T.StructType):
-        return schema
-    try:
-        parsed = T.StructType.fromDDL(schema)
-    except Exception as error:
-        text = str(error).partition("\n")[0]
-        raise UsageError(f"schema={schema!r} is no schema, such as 'p50 double, p99 double': {text}") from error
-    if not isinstance(parsed, T.StructType):
-        raise UsageError(f"schema={schema!r} names no columns: write 'p50 double, p99 double'")
-    return parsed
+def _check_names(what: str, columns: Sequence[str], spark: SparkSession, advice: str) -> None:
+    taken = {*alike(columns, spark), *(name for name in columns if name.startswith("_"))}
+    if taken or not columns:
+        raise UsageError(f"{what}: the names {sorted(taken)} are taken or empty, or begin with an underscore: {advice}")
 
 
 def _schema_of(plan: ReleasePlan, rows: DataFrame, function: Callable[..., Any]) -> T.StructType:

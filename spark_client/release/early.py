@@ -18,8 +18,8 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.release.aggregation import only
 from spark_client.release.parts import versions_of
 from spark_client.release.state import PartialState
-from spark_client.storage.directories import WHOLE
-from spark_client.storage.numbered import newest_of
+from spark_client.storage.directories import WHOLE, newest_of
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream, Substreams
 
 
@@ -27,7 +27,6 @@ class EarlyResults:
     """Writer of one release's early results, at most every so often.
 
     Args:
-        output: where they are shown.
         every: microseconds that lie at least between two writings.
         rows: the rows of some substreams, of some parts of the state each: (session, parts by substream, as_of).
     """
@@ -70,9 +69,6 @@ class EarlyResults:
 def early_rows(spark: SparkSession, path: Path, state: Path, rule: Substreams) -> DataFrame:
     """Return the newest early results of a release that writes files: of what is open yet.
 
-    Args:
-        rule: how rows fall into substreams.
-
     Raises:
         UsageError: there are none yet.
     """
@@ -90,14 +86,15 @@ def early_rows(spark: SparkSession, path: Path, state: Path, rule: Substreams) -
 
 def _open(state: Path) -> set[Substream]:
     """Return what has not ended after the last batch whose state is published."""
+    folder = Folder(state)
     while True:
-        versions = versions_of(state)
+        versions = versions_of(folder.names())
         if not versions:
             return set()
         try:
-            _, parts = versions[-1].read(state)
+            _, parts = versions[-1].read(folder)
         except TrackingError:
-            if versions_of(state)[-1] == versions[-1]:  # else the next one has been published meanwhile
+            if versions_of(folder.names())[-1] == versions[-1]:  # else the next one has been published meanwhile
                 raise
         else:
             return {substream for part in parts.values() for substream in part.live}

@@ -11,7 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError
-from spark_client.plan.resultfunctions import FinishedGroup, ResultFunction
+from spark_client.plan.releases import FinishedGroup, ResultFunction
 from spark_client.spark_internals.tasks import arrow_schema
 from spark_client.windows.substreams import Substreams
 
@@ -26,8 +26,6 @@ class GroupFunction:
     """Caller of the function for one group: a table of Arrow, as Spark gives it to a task.
 
     Attributes:
-        function: the user's.
-        rule: how rows fall into substreams.
         keys: the names of the release's keys.
         hidden: the columns that name the group, besides the keys; they are not the function's.
         given: of the rows that Spark gives.
@@ -84,9 +82,9 @@ class GroupFunction:
     def _group(self, rows: pa.Table) -> FinishedGroup:
         first = rows.slice(0, 1)
         scope, key = first["_scope"][0].as_py(), self.rule.plain_values(first["_key"])
-        keys = tuple(first[name][0].as_py() for name in self.keys)
-        substream = self.rule.substream(scope, key[0].as_py())
-        return FinishedGroup(scope, substream.name, *self.rule.bounds(substream), keys)
+        keys, marks = ([first[name][0].as_py() for name in names] for names in (self.keys, self.rule.marks))
+        substream = self.rule.result_of(scope, key[0].as_py(), marks)
+        return FinishedGroup(scope, substream.name, *self.rule.bounds(substream), tuple(keys))
 
 
 def takes_group(function: Callable[..., Any]) -> bool:

@@ -1,59 +1,108 @@
-"""The events that a release acts on: each once, in batches that act on the same ones when replayed, and however
-long the query was away.
+"""The events that a release acts on: each once, by acts that are the same when they are repeated, and however long the
+query was away.
 
-What a batch acts on is written down before it acts. The tracker keeps the release's events until the batch that acted
-on them is committed: a durable subscription under the query's id, for as long as the query may be away. Should it have
-been away for longer, or its subscription be gone, the tracker is asked for what the state still holds, one substream
-after the other; so no end is ever lost, only where exactly it came.
+An act is of a batch, or stands between two batches: what ends while no batch comes is released all the same. Acts are
+numbered in one row. Each is written down before anything is done, in a note that is created once: so of two drivers
+that would act next, one being a zombie, one decides what the next act is, and the other repeats that act or stops. A
+version of the state counts the acts that it is the outcome of.
+
+The tracker keeps the release's events until the act that took them is published: a durable subscription under the
+query's id, for as long as the query may be away. Should it have been away for longer, or its subscription be gone, the
+tracker is asked for what the state still holds, one substream after the other; so no end is ever lost, only where
+exactly it came.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from spark_client.counting.runs import ONE_ATTEMPT, Run
 from spark_client.errors import TrackingError, torn
 from spark_client.release.state import PartialState
-from spark_client.storage.directories import read_json, sweep, write_first, write_json
+from spark_client.spark_internals.checkpoints import drop_last_source
+from spark_client.storage.directories import make
+from spark_client.storage.folder import Folder
 from spark_client.trackers.eventlogs import Subscriptions
 from spark_client.trackers.places import Place
 from spark_client.windows.eventtime import micros_of
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Ended, Event, Late, Reason, TrackerError, TrackerUnavailable
+from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
 _ACKNOWLEDGE_EVERY: Final = 1.0  #: seconds between two acknowledgements
-_DRAIN: Final = "drain"  #: in the note of a batch in whose place a drain acts: the drain's number
+ACTS: Final = "acts"  #: beneath ``tracker`` in a checkpoint: the notes of its acts
+BEFORE: Final = "events"  #: beside the acts' directory: notes by batch, as version 0.2 left them
+_NOTE: Final = re.compile(r"(\d+)\.json")
+_DRAIN: Final = "drain"  #: in such a note: a drain has acted in place of the batch
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What is done at once about ends.
+
+    Attributes:
+        number: 0, 1, 2, … of the query's acts.
+        batch: whose rows it takes in; None: none, it is between two batches.
+        at: when it was begun first, in microseconds since the epoch.
+        events: that it acts on.
+    """
+
+    number: int
+    batch: int | None
+    at: int
+    events: Sequence[Event]
+
+    @property
+    def epoch(self) -> int:
+        """The number under which the results go out: the batch's, or a negative one that is no batch's.
+
+        >>> Act(7, 3, 0, ()).epoch, Act(7, None, 0, ()).epoch
+        (3, -8)
+        """
+        return -self.number - 1 if self.batch is None else self.batch
+
+
+class _Taken(NamedTuple):
+    """The newest act whose events the tracker still keeps, by its number, and up to where they go."""
+
+    number: int
+    batch: int | None
+    place: Place
 
 
 class Inbox:
     """Events read for a query's releases, to be acted on.
 
     Args:
-        path: the directory of its notes: one for each of the newest batches.
+        folder: its notes: one for each of the newest acts.
+        before: notes that version 0.2 has left.
         states: the releases', each of which has its place in the events, too.
         segments: whose events it reads: that one, and others.
-        rule: how rows fall into substreams.
         max_away: how long the tracker keeps events for a query that is away; None: as the tracker likes.
     """
 
     def __init__(
         self,
-        path: Path,
+        folder: Folder,
+        before: Folder,
         states: Sequence[PartialState],
         segment: str,
         segments: Sequence[str],
         rule: Substreams,
         max_away: timedelta | None,
     ) -> None:
-        self._path = path
+        self._folder = folder
+        self._before = before
         self._states = states
         self._segment = segment
         self._segments = list(segments)
@@ -62,7 +111,8 @@ class Inbox:
         self._lock = threading.Lock()
         self._subscription: Subscriptions | None = None
         self._lost = False  # events between the state's place and the subscription's are gone
-        self._taken: tuple[int, Place] | None = None  # a batch that acts, and up to where
+        self._taken: _Taken | None = None
+        self._looked_at: Place | None = None  # events up to here are no news
         self._acknowledge_at = 0.0
 
     @property
@@ -74,97 +124,134 @@ class Inbox:
                 behind = state
         return behind
 
+    @property
+    def next(self) -> int:
+        """The number of the act that comes after the state: of several states, after the one that is behind."""
+        return min(state.acts for state in self._states)
+
     def must_follow(self, epoch: int, checkpoint: Path) -> None:
-        """Refuse notes that are not those by which the state before an epoch was made: they may lack the epoch's own.
+        """Refuse notes that are not those by which the state before an epoch was made: the next may be missing, too.
 
         Args:
-            epoch: the batch in hand.
             checkpoint: of the query, for the message.
 
         Raises:
-            TrackingError: the note of the batch before, or of a drain after it, is missing, or of other events.
+            TrackingError: the note of the act that has left the state is missing, or of other events.
         """
-        last, place = epoch - 1, self._state.place
-        if last >= 0 and place is not None and place not in map(self.up_to, (last, -last - 1)):
-            raise torn(f"what batch {last} acted on is not in {self._path}", epoch, checkpoint)
+        place, last = self._state.place, self.next - 1
+        if last < 0 or place is None:
+            return
+        note = self._folder.read(_note(last))
+        notes = [note] if note is not None else map(self._before.read, (f"{epoch - 1}.json", f"{-epoch}.json"))
+        if place not in (_place_after(each) for each in notes if each is not None and _DRAIN not in each):
+            raise torn(f"what batch {epoch - 1} acted on is not in {self._folder}", epoch, checkpoint)
 
-    def take(self, run: Run, epoch: int) -> list[Event]:
-        """Return the events that an epoch acts on: fixed by its first attempt, before it acts.
+    def begin(self, run: Run, batch: int | None) -> Act:
+        """Return the next act, which is fixed by whoever asks first. It may be another one than is asked for: one that
+        an earlier driver has begun between two batches, and that is to be repeated before.
+
+        Args:
+            batch: that is to be processed; None: what has ended is to be released between two batches.
+
+        Raises:
+            TrackingError: another driver has gone on from here; or the tracker refuses, or cannot be reached.
+        """
+        if self._subscription is None:
+            self._subscribe(run)
+        number = self.next
+        chosen = self._folder.read(_note(number)) or self._of_before(number)
+        events: list[Event] | None = None
+        if chosen is None:
+            mine, found = self._choose(run, batch)
+            chosen = self._folder.create(_note(number), mine)
+            events = found if chosen == mine else None  # else another driver of this query was here meanwhile
+        # It may be behind a successor that has come further, where notes are gone: there it decides nothing.
+        run.must_be_newest()
+        if chosen.get("batch") not in (batch, None):
+            raise TrackingError(
+                f"run {run.run} of query {run.query} writes nothing more: another run of the query has taken over, and "
+                f"has begun batch {chosen['batch']}. Stop this driver"
+            )
+        place = _place_after(chosen)
+        if events is None:
+            events, _ = run.events(Place.of(chosen["after"], chosen["log_id"]), place, self._segments)
+        self._folder.delete(map(_note, (number - 3, number - 4)))
+        self._lost = False
+        for each in self._states:
+            if each.acts == number:
+                each.place, each.acts = place, number + 1
+        with self._lock:
+            self._taken = _Taken(number, chosen.get("batch"), place)
+        events = [*self._made_good(chosen, run), *events]
+        return Act(number, chosen.get("batch"), chosen.get("at") or _now(), events)
+
+    def has_news(self, run: Run) -> bool:
+        """Return whether something has happened that a release of the state would act on.
 
         Raises:
             TrackingError: the tracker refuses, or cannot be reached.
         """
-        if self._subscription is None:
-            self._subscribe(run)
-        note = self._note(epoch)
-        chosen = read_json(note)
-        events: list[Event] | None = None
-        if chosen is None or _DRAIN in chosen:
-            mine, found = self._choose(run)
-            if chosen is None:
-                chosen = write_first(note, mine)
-            if _DRAIN in chosen:
-                run.must_be_newest()  # a drain has taken the batch's place: only who comes after it may have it back
-                write_json(note, mine)
-                chosen = mine
-            events = found if chosen == mine else None  # else another driver of this query was here meanwhile
-            for old in note.parent.glob("*.json"):
-                if abs(int(old.stem)) < abs(epoch) - 2:
-                    old.unlink(missing_ok=True)
-        place = Place.of(chosen["up_to"], chosen["log_id"])
-        if events is None:
-            events, _ = run.events(Place.of(chosen["after"], chosen["log_id"]), place, self._segments)
-        for each in self._states:
-            each.place = place
-        self._lost = False
-        with self._lock:
-            self._taken = epoch, place
-        return [*self._made_good(chosen, run), *events]
+        after = self._looked_at
+        if after is None or not self._state.is_before(after):
+            after = self._state.place or run.place
+        try:
+            found, self._looked_at = run.look_for((Ended, Late), after, [self._segment])
+        except TrackingError as error:
+            if getattr(error.__cause__, "reason", "") != Refusal.EVENTS_EXPIRED:
+                raise
+            return True
+        return found
 
-    def up_to(self, epoch: int) -> Place | None:
-        """Return the place after the last events that an epoch acts on; None: it has not begun to."""
-        return up_to(self._path, epoch)
+    def has_begun(self, batch: int) -> bool:
+        """Return whether a batch has begun to act: its results may be out."""
+        return has_begun(self._folder, self._before, batch)
 
-    def act_instead(self, drain: int, epoch: int) -> None:
-        """A drain acts on what the next batch would: from now on no attempt of that batch can begin to.
-
-        Raises:
-            TrackingError: it has begun to.
-        """
-        if _DRAIN not in write_first(self._note(epoch), {_DRAIN: drain}):
-            raise TrackingError(
-                f"batch {epoch} has begun to release and was not committed: it has to be brought to its end first. "
-                "Start its query again, and the drain goes on"
-            )
-
-    def committed(self, epoch: int) -> None:
-        """Let go of what this epoch, and those before it, acted on. To be called again and again: the
-        tracker is told now and then.
+    def committed(self, epoch: int, at_once: bool = False) -> None:
+        """Let go of what was acted on up to here. To be called again and again: the tracker is told now and then.
 
         Args:
-            epoch: that is committed; a drain's last one is negative, and is named when its state was published.
+            epoch: the last batch that Spark has committed; what was done between two batches is published.
+            at_once: whether the tracker is told in any case.
         """
         with self._lock:
             subscription, taken, now = self._subscription, self._taken, time.monotonic()
-            if subscription is None or taken is None or taken[0] > epoch or (now < self._acknowledge_at and epoch >= 0):
+            if subscription is None or taken is None or (taken.batch or 0) > epoch:
+                return
+            if taken.number >= min(state.published_acts for state in self._states):
+                return
+            if now < self._acknowledge_at and not at_once:
                 return
             self._taken, self._acknowledge_at = None, now + _ACKNOWLEDGE_EVERY
         try:
-            subscription.ack(taken[1], timeout=ONE_ATTEMPT)
+            subscription.ack(taken.place, timeout=ONE_ATTEMPT)
         except TrackerUnavailable as error:
             _log.info("what was released is not acknowledged yet, and will be: %s", error)
             with self._lock:
                 self._taken = self._taken or taken
         except TrackerError as error:
             _log.warning("the tracker does not keep this release's events any more: %s", error)
-            self._subscription = None  # the next batch makes it again
+            self._subscription = None  # the next act makes it again
 
     def sweep(self) -> None:
-        """Remove what drivers that were killed have left half written."""
-        sweep(self._path)
+        """Remove what drivers have decided behind others that have taken over."""
+        numbers = [int(found[1]) for name in self._folder.names() if (found := _NOTE.fullmatch(name))]
+        self._folder.delete(_note(number) for number in numbers if number < self.next - 2)
 
-    def _note(self, epoch: int) -> Path:
-        return self._path / f"{epoch}.json"
+    def _of_before(self, number: int) -> dict[str, Any] | None:
+        """Return what a batch acts on that version 0.2 has begun; None: there is no such batch."""
+        noted = self._before.read(f"{number}.json") if number == self._states[0].epoch + 1 else None
+        if noted is None:
+            return None
+        if _DRAIN in noted:
+            drained = self._before.read(f"{-number}.json")
+            if drained is not None and self._state.is_before(_place_after(drained)):
+                raise TrackingError(
+                    f"{self._before} has a drain that version 0.2 has begun and not ended: start the query with that "
+                    "version again, which ends the drain"
+                )
+            return None
+        chosen: dict[str, Any] = self._folder.create(_note(number), {**noted, "batch": number})
+        return chosen
 
     def _subscribe(self, run: Run) -> None:
         state = self._state
@@ -178,7 +265,7 @@ class Inbox:
                 len(state.substreams),
             )
 
-    def _choose(self, run: Run) -> tuple[dict[str, Any], list[Event]]:
+    def _choose(self, run: Run, batch: int | None) -> tuple[dict[str, Any], list[Event]]:
         """Return what this attempt would act on: for the note, and as events."""
         state = self._state
         kept: dict[Substream, list[Substream]] = {}
@@ -188,11 +275,10 @@ class Inbox:
             kept = self._awaited()
             ended = run.ended_of(kept.keys(), self._segment)
         events, up_to = run.events(after, None, self._segments)
-        chosen = _note_of(after, up_to)
+        chosen = {"batch": batch, "at": _now(), **_note_of(after, up_to)}
         if ended is not None:
             ends = [event.kind for event in events if isinstance(event.kind, Ended)]
             announced = {(end.scope, end.name) for end in ends if end.segment == self._segment}
-            chosen["at"] = micros_of(datetime.now(timezone.utc))
             chosen["over"] = [
                 [list(substream), *self._counts(kept[substream], elements)]
                 for substream, elements in sorted(ended.items(), key=str)
@@ -234,24 +320,57 @@ class Inbox:
         return events
 
 
-def up_to(notes: Path, epoch: int) -> Place | None:
-    """Return the same as `Inbox.up_to`, for those who have no query."""
-    note = read_json(notes / f"{epoch}.json")
-    return None if note is None or _DRAIN in note else Place.of(note["up_to"], note["log_id"])
+def _now() -> int:
+    return micros_of(datetime.now(timezone.utc))
 
 
-def write_note(notes: Path, epoch: int, place: Place) -> None:
+def forget_wake_ups(checkpoint: Path) -> None:
+    """Let a query of version 0.2 go on: its last source made batches happen when something had ended.
+
+    Args:
+        checkpoint: of a query that does not run.
+    """
+    tracker = checkpoint / "tracker"
+    if (tracker / BEFORE).is_dir() and not (tracker / ACTS).exists():
+        drop_last_source(checkpoint, lambda place: place.keys() == {"seq", "log_id"})
+        make(tracker / ACTS)
+
+
+def has_begun(notes: Folder, before: Folder, batch: int) -> bool:
+    """Return whether a query has begun to act for a batch: its results may be out.
+
+    Args:
+        notes: the inbox's.
+        before: notes that version 0.2 has left.
+    """
+    newest = max((name for name in notes.names() if _NOTE.fullmatch(name)), default=None)
+    noted = None if newest is None else notes.read(newest)
+    if noted is None:
+        noted = before.read(f"{batch}.json")
+        return noted is not None and _DRAIN not in noted
+    return noted["batch"] is not None and int(noted["batch"]) >= batch
+
+
+def write_note(notes: Folder, acts: int, epoch: int, place: Place) -> None:
     """Write the note of a batch whose state comes from elsewhere: it has acted on nothing here.
 
     Args:
-        notes: the inbox's directory, which is made.
+        notes: the inbox's.
+        acts: of which that state is the outcome.
         epoch: the batch after which that state was published.
         place: up to which that state has taken the events.
     """
-    notes.mkdir()
-    write_json(notes / f"{epoch}.json", _note_of(place, place))
+    notes.put(_note(acts - 1), {"batch": epoch, **_note_of(place, place)})
+
+
+def _note(number: int) -> str:
+    return f"{number:012d}.json"
 
 
 def _note_of(after: Place, up_to: Place) -> dict[str, Any]:
-    """Return the note of a batch that acts on the events between two places."""
+    """Return the note of what acts on the events between two places."""
     return {"after": after.numbers, "log_id": after.ids, "up_to": up_to.numbers}
+
+
+def _place_after(note: Mapping[str, Any]) -> Place:
+    return Place.of(note["up_to"], note["log_id"])

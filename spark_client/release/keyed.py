@@ -21,13 +21,17 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
 from spark_client.columns import TRACKER, named
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.keyed import OWN_STATES, KeyedPlan, SubstreamEnd, SubstreamKey, check_state, no_timers
 from spark_client.spark_internals.tasks import batch_of
 from spark_client.windows.eventtime import datetime_of
+
+try:
+    from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
+except ImportError:  # before Spark 4.0: `transform_with_state` is refused
+    StatefulProcessor = object  # type: ignore[assignment, misc]
 
 SCOPE, KEY, MADE, LATE = "scope", "key", "made", "late"  #: what comes out: a result of a substream, or a late row of it
 

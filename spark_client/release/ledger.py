@@ -16,8 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.errors import UsageError
 from spark_client.release.receipts import RECEIPT_SCHEMA
 from spark_client.storage.directories import read_json
-from tracker.client.ledger import Entry, entries
-from tracker.client.receipts import COUNTS, NEEDED, Aside, Key, Releases, asides_of, bad_rows
+from tracker.client.ledger import COUNTS, NEEDED, Aside, Entry, Key, Releases, asides_of, bad_rows, entries
 
 _COUNTED: Final = ("sent", "released", "filtered", "late", "given_up", "quarantined", "passed_on", "missing")
 LEDGER_SCHEMA: Final = T.StructType(

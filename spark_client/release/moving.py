@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -18,7 +18,6 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
-from spark_client.windows.fixed import Recut
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import JobStatus, TrackerError, TrackerUnavailable
 from tracker.client.pieces import Largest, split
@@ -34,10 +33,9 @@ class Move:
     """Move of a source's open windows in a job that is at rest: nothing of it runs, and nothing is in flight.
 
     Attributes:
-        client: of the job.
-        job: its name.
         query: the id of the release's query, by which the report is called.
-        recut: from the old windows to the new ones.
+        before: the rule of the old windows.
+        now: that of the new ones, which take them in.
         segment: of the source, which the release reads itself, so it is the only one with rows of its windows.
         rules: how the sources that are declared fall into substreams, by segment.
     """
@@ -45,7 +43,8 @@ class Move:
     client: JobClient
     job: str
     query: str
-    recut: Recut
+    before: Substreams
+    now: Substreams
     segment: str
     rules: Mapping[str, Substreams]
 
@@ -116,11 +115,15 @@ class Move:
         An old window is closed for all sources at once. One whose windows change as well has its part moved with it;
         one that keeps them would have the rest of its own refused as late, so it must not share a scope.
         """
-        along = {name for name, rule in self.rules.items() if self.recut.makes(rule)} | {self.segment}
+        now = self.now
+        along = {self.segment}
+        for name, rule in self.rules.items():
+            if replace(rule, scope=now.scope, scope_type=now.scope_type, zone=now.zone) == now:
+                along.add(name)
         staying = status.spec.segments.keys() - along
         found, shared = list[_Moved](), dict[str, set[str]]()
         for each in self.client.substreams(self.job, include_ended=bool(staying)):
-            if each.end_time is None or not self.recut.before.has(Substream(each.scope, each.name, each.end_time)):
+            if each.end_time is None or not self.before.has(Substream(each.scope, each.name, each.end_time)):
                 continue
             used = {a.segment: a for a in each.segments if a.sent or a.received or a.expected is not None}
             shared.setdefault(each.scope, set()).update(staying & used.keys())
@@ -128,7 +131,7 @@ class Move:
             if own:
                 old = Substream(each.scope, each.name, each.end_time)
                 accounts = {name: (a.sent, a.received) for name, a in used.items() if name in along and not a.ended}
-                found.append((old, self.recut.window(old), accounts))
+                found.append((old, now.recut(old), accounts))
         for old, _, _ in found:
             if others := shared[old.scope]:
                 raise UsageError(

@@ -6,17 +6,18 @@ that keeps it has to reckon with files that go meanwhile.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import astuple, dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.checkpoints import Batch
-from spark_client.storage.directories import read_json, write_json
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 
 _INDEX = "_index.json"
+_VERSION: Final = re.compile(r"version-(\d+)-(?:(\d+)-)?(\d+)\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,6 @@ class RowTally:
     """The rows of a substream that something was made of.
 
     Attributes:
-        rows: how many.
         xor: of their labels; None: not counted, or not of all of them.
         first: the epoch in which the first of them came; None: not known.
         last: the epoch in which the last of them came.
@@ -62,7 +62,6 @@ class Part:
     """One directory of partial aggregates.
 
     Attributes:
-        name: of the directory.
         epoch: the last one whose rows are in it.
         rows: the rows of the stream it stands for, by substream.
         batches: what is known of the first and the last batch of each of them, by epoch.
@@ -77,7 +76,7 @@ class Part:
     bare: frozenset[Substream] = frozenset()
     live: set[Substream] = field(default_factory=set)
 
-    def index(self, path: Path) -> Part:
+    def index(self, folder: Folder) -> Part:
         """Write its index beside its rows, which makes it whole; all its substreams live."""
         index = {
             "epoch": self.epoch,
@@ -85,7 +84,7 @@ class Part:
             "batches": {number: astuple(batch) for number, batch in self.batches.items()},
             "bare": sorted(self.bare, key=str),
         }
-        write_json(path / self.name / _INDEX, index)
+        folder.put(f"{self.name}/{_INDEX}", index)
         self.live = set(self.rows)
         return self
 
@@ -107,35 +106,43 @@ def joined(parts: Sequence[Part], name: str) -> Part:
 
 
 class Version(NamedTuple):
-    """The state after an epoch, as a driver has published it; in the order in which they hold."""
+    """The state after an epoch, and after acts between it and the next one, as a driver has published it; in the order
+    in which they hold.
+    """
 
     epoch: int
+    acts: int
     driver: int
 
-    def file(self, path: Path) -> Path:
-        """Return where it is."""
-        return path / f"version-{self.epoch:012d}-{self.driver:06d}.json"
+    @property
+    def file(self) -> str:
+        """The name of its file. (Those of version 0.2 have no number of acts.)"""
+        acts = f"{self.acts:012d}-" if self.acts else ""
+        return f"version-{self.epoch:012d}-{acts}{self.driver:06d}.json"
 
-    def read(self, path: Path) -> tuple[dict[str, Any], dict[str, Part]]:
+    def read(self, folder: Folder) -> tuple[dict[str, Any], dict[str, Part]]:
         """Return what is written in it, and the parts that it names.
 
         Raises:
             TrackingError: it is gone, or files that it names are missing.
         """
-        version = read_json(self.file(path))
+        version = folder.read(self.file)
         if version is None:
-            raise TrackingError(f"{self.file(path)} is gone: another driver of this query has gone on from there")
+            raise TrackingError(
+                f"{folder.url(self.file)} is gone: another driver of this query has gone on from there. Stop this one"
+            )
         dead = {Substream(*key) for key in version["dead"]}
         partly = {name: {Substream(*key) for key in keys} for name, keys in version.get("partly", {}).items()}
-        return version, {name: read_part(path / name, dead | partly.get(name, set())) for name in version["parts"]}
+        return version, {name: read_part(folder, name, dead | partly.get(name, set())) for name in version["parts"]}
 
 
-def versions_of(path: Path) -> list[Version]:
-    """Return the versions of a state that are there, the newest last."""
-    return sorted(Version(*map(int, file.stem.split("-")[1:])) for file in path.glob("version-*.json"))
+def versions_of(names: Iterable[str]) -> list[Version]:
+    """Return the versions among the names of what is in a state's folder, the newest last."""
+    found = [match.groups() for name in names if (match := _VERSION.fullmatch(name))]
+    return sorted(Version(int(epoch), int(acts or 0), int(driver)) for epoch, acts, driver in found)
 
 
-def read_part(path: Path, dead: Set[Substream]) -> Part:
+def read_part(folder: Folder, name: str, dead: Set[Substream]) -> Part:
     """Return what the index of a part holds.
 
     Args:
@@ -144,17 +151,17 @@ def read_part(path: Path, dead: Set[Substream]) -> Part:
     Raises:
         TrackingError: it is missing.
     """
-    index = read_json(path / _INDEX)
+    index = folder.read(f"{name}/{_INDEX}")
     if index is None:
         raise TrackingError(
-            f"the state of this query is damaged: {path} is missing. Restore the checkpoint with all its files. If "
-            "they are lost, start the job from scratch: stop its queries, delete it with `tracker delete-job`, and "
-            "start them again with new checkpoints and new paths for channels and results"
+            f"the state of this query is damaged: {folder.url(name)} is missing. Restore the checkpoint with all its "
+            "files. If they are lost, start the job from scratch: stop its queries, delete it with "
+            "`tracker delete-job`, and start them again with new checkpoints and new paths for channels and results"
         )
     rows = {Substream(*key): RowTally(*tally) for key, *tally in index["rows"]}
     batches = {int(number): Batch(*batch) for number, batch in index.get("batches", {}).items()}
     bare = frozenset(Substream(*key) for key in index.get("bare", []))
-    return Part(path.name, index["epoch"], rows, batches, bare, set(rows) - dead)
+    return Part(name, index["epoch"], rows, batches, bare, set(rows) - dead)
 
 
 class Selection(NamedTuple):
@@ -168,7 +175,6 @@ def selections(parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[st
     """Return how to read some substreams in some parts each, and nothing else that these parts have of them.
 
     Args:
-        parts: by name.
         wanted: the names of the parts in which each substream is to be read.
     """
     taken: dict[str, set[Substream]] = {}
@@ -181,13 +187,11 @@ def selections(parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[st
     return found if not together else [Selection(together, set().union(*(taken[name] for name in together))), *found]
 
 
-def located(directory: Path, parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
-    """Return the same as `selections`, with the paths of parts instead of their names.
+def located(folder: Folder, parts: Mapping[str, Part], wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
+    """Return the same as `selections`, with the URLs of parts instead of their names.
 
     Args:
-        directory: where the parts are.
-        parts: by name.
         wanted: the names of the parts in which each substream is to be read.
     """
     found = selections(parts, wanted)
-    return [Selection([str(directory / name) for name in names], substreams) for names, substreams in found]
+    return [Selection([folder.url(name) for name in names], substreams) for names, substreams in found]

@@ -21,12 +21,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, named
-from spark_client.errors import TrackingError, UsageError
+from spark_client.destinations.sink import Sink
+from spark_client.errors import TrackingError
 from spark_client.plan.state_layout import can_read
-from spark_client.release.parts import RowTally
+from spark_client.release.parts import RowTally, versions_of
 from spark_client.spark_internals.checkpoints import started_query
 from spark_client.storage.directories import (
-    is_table_of,
+    claim_table,
     publish,
     read_json,
     sweep,
@@ -34,8 +35,9 @@ from spark_client.storage.directories import (
     write_json,
     write_parquet,
 )
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream, Substreams
-from tracker.client.receipts import COUNTS
+from tracker.client.ledger import COUNTS
 
 _log = logging.getLogger("spark_client")
 
@@ -56,6 +58,7 @@ LATE_SCHEMA: Final = T.StructType(
 )
 
 _INDEX: Final = "_index.json"
+_LONGEST: Final = 22  #: characters of a kind in the name that a sink knows a query by
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,6 @@ class Item:
 
     Attributes:
         substream: that it came too late for.
-        epoch: of the release's query.
         kind: ``row``, ``aggregate`` or ``kept``.
         tally: the rows it was made of.
         shape: the keys and aggregates of the release.
@@ -81,18 +83,21 @@ class Quarantine:
     """The quarantine of one release.
 
     Args:
-        checkpoint: of the release's query.
-        table: where the table is.
+        table: gets the rows, and how many they are; only the latter, if the rows go to a sink.
         shape: the release's keys and aggregates, as plain data, if what is set aside is to be kept mergeable; None: it
             is not.
+        to: a sink that gets the rows.
     """
 
-    def __init__(self, checkpoint: Path, table: Path, shape: Mapping[str, object] | None) -> None:
+    def __init__(
+        self, checkpoint: Path, table: Path, shape: Mapping[str, object] | None, to: Sink | None = None
+    ) -> None:
         path = checkpoint / "tracker"
         self._checkpoint = checkpoint
         self._path = path
         self._table = table
         self._shape = shape
+        self._to = to
         self.newest = ""  #: of what is kept mergeable here, that was put last; empty: nothing was
         if shape is not None:
             _mergeable(path).mkdir(parents=True, exist_ok=True)
@@ -101,7 +106,6 @@ class Quarantine:
         """Return which substreams of a batch are late, as the epoch's first attempt has found.
 
         Args:
-            late: those that this attempt finds.
             again: the epoch may have been attempted by another driver.
         """
         if not late and not again:
@@ -113,6 +117,27 @@ class Quarantine:
                 old.unlink(missing_ok=True)
         return {Substream(*key) for key in decided}
 
+    def put_rows(self, epoch: int, kind: str, rows: DataFrame | None) -> None:
+        """Put rows into the table, which this query takes for good; none, if a step has dropped all of them.
+
+        Args:
+            kind: as in `LATE_SCHEMA`.
+
+        Raises:
+            UsageError: the table is another query's.
+        """
+        query = started_query(self._checkpoint)
+        claim_table(self._table, query, "late rows")
+        if rows is not None and self._to is not None:
+            given = {"epoch": F.lit(epoch), "kind": F.lit(kind), **{name: named(name) for name in rows.columns}}
+            columns = [
+                given.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in LATE_SCHEMA
+            ]
+            # Under a name of their own: the results may go to the same database, under the same epoch.
+            self._to.write(rows.select(*columns), f"{query}.late.{_short(kind, _LONGEST)}", epoch)
+        elif rows is not None:
+            publish(_part(self._table, epoch, kind), write_parquet(rows))
+
     def put(
         self, epoch: int, kind: str, rows: DataFrame | None, partials: DataFrame, tallies: Mapping[Substream, RowTally]
     ) -> None:
@@ -123,13 +148,8 @@ class Quarantine:
             rows: of the table: scope, name, end_time, data; None: a step has dropped all of them.
             partials: the same as partial rows.
             tallies: of the rows, by substream.
-
-        Raises:
-            UsageError: the table is another query's.
         """
-        self._own()
-        if rows is not None:
-            publish(_part(self._table, epoch, kind), write_parquet(rows))
+        self.put_rows(epoch, kind, rows)
         self._count(epoch, kind, "late", [(its.scope, its.name, tally.rows) for its, tally in tallies.items()])
         _log.warning(
             "%d substreams, %d rows came after their end, and were set aside in batch %d: tracking.late(%r)",
@@ -152,32 +172,14 @@ class Quarantine:
             publish(part, write)
             self.newest = str(part.relative_to(_mergeable(self._path)))
 
-    def put_beside(self, epoch: int, kind: str, rows: DataFrame) -> None:
-        """Set aside what another release of the query would have made of rows that are counted already.
-
-        Args:
-            kind: with the release's name.
-            rows: of the table: scope, name, end_time, data.
-
-        Raises:
-            UsageError: the table is another query's.
-        """
-        self._own()
-        publish(_part(self._table, epoch, kind), write_parquet(rows))
-
     def put_bad(self, epoch: int, rows: DataFrame, number: int) -> None:
         """Set rows aside that belong to no substream; what the epoch's first attempt has set aside stands.
 
         Args:
             rows: of the table: data, reason.
-            number: how many they are.
-
-        Raises:
-            UsageError: the table is another query's.
         """
-        self._own()
         nothing = [F.lit(None).cast(LATE_SCHEMA[name].dataType).alias(name) for name in ("scope", "name", "end_time")]
-        publish(_part(self._table, epoch, "bad"), write_parquet(rows.select(*nothing, "data", "reason")))
+        self.put_rows(epoch, "bad", rows.select(*nothing, "data", "reason"))
         self._count(epoch, "bad", "bad", [(None, None, number)])
 
     def put_doubled(self, epoch: int, segment: str, rows: DataFrame) -> None:
@@ -185,20 +187,15 @@ class Quarantine:
 
         Args:
             rows: with `_tracker`.
-
-        Raises:
-            UsageError: the table is another query's.
         """
-        self._own()
         of = F.col(TRACKER)
         data = F.to_json(F.struct(*[named(name) for name in rows.columns if name != TRACKER]))
         reason = F.lit(f"another row of the batch has the same label on {segment!r}")
         rule = Substreams.from_json(read_json(self._path / "query.json")["substreams"])
         name, end = rule.name_and_end(rule.key)
         columns = [of["scope"].alias("scope"), name.alias("name"), end.alias("end_time")]
-        aside = rows.select(*columns, data.alias("data"), reason.alias("reason"))
         part = f"doubled-{_short(segment)}"
-        publish(_part(self._table, epoch, part), write_parquet(aside))
+        self.put_rows(epoch, part, rows.select(*columns, data.alias("data"), reason.alias("reason")))
         counted = rows.groupBy(of["scope"].alias("scope"), rule.plain(rule.key).alias("key")).count().collect()
         substreams = [(rule.substream(scope, key), number) for scope, key, number in counted]
         self._count(epoch, part, "doubled", [(its.scope, its.name, number) for its, number in substreams])
@@ -209,14 +206,6 @@ class Quarantine:
         if query is not None:
             note = {"job": query["job"], "segment": query["segment"], "kind": kind, "rows": rows}
             write_first(self._table / COUNTS / f"{epoch}.{part}.json", note)
-
-    def _own(self) -> None:
-        """Take the table for this query."""
-        if not is_table_of(self._table, started_query(self._checkpoint)):
-            raise UsageError(
-                f"late_path {self._table} has the late rows of another query, whose epochs have the same numbers: give "
-                "each query its own"
-            )
 
     def sweep(self) -> None:
         """Remove what drivers that were killed have left half written."""
@@ -234,7 +223,7 @@ class Quarantine:
         index = read_json(path / _INDEX)
         if index is None or self._shape is None or not can_read(index["shape"], self._shape):
             raise TrackingError(
-                f"a revision needs what is, or was, in {path}, aggregated by {self._shape}: restore the directory, or "
+                f"a revision needs the late rows in {path}, aggregated by {self._shape}: restore the directory, or "
                 "start the query with these aggregates"
             )
         return str(path)
@@ -246,6 +235,7 @@ def mergeable_items(path: Path, last: int) -> list[Item] | None:
     Args:
         path: of a checkpoint's ``tracker`` directory.
         last: the last batch that Spark has committed: what a later one has set aside may yet be set aside otherwise.
+            So may what was set aside between two batches, until the state after that is published.
 
     Returns:
         None if the release keeps nothing mergeable.
@@ -254,9 +244,11 @@ def mergeable_items(path: Path, last: int) -> list[Item] | None:
     if not kept.is_dir():
         return None
     items = []
+    states = (path / "state", *path.glob("outputs/*/state"))
+    published = max([last + 1, *(version.acts for state in states for version in versions_of(Folder(state).names()))])
     for found in kept.glob(f"epoch=*/kind=*/{_INDEX}"):
         epoch, kind = int(found.parts[-3].partition("=")[2]), found.parts[-2].partition("=")[2]
-        if abs(epoch) <= last:
+        if epoch <= last if epoch >= 0 else -epoch <= published:
             index = read_json(found)
             items += [
                 Item(Substream(*key), epoch, kind, RowTally(*tally), index["shape"]) for key, *tally in index["rows"]
@@ -268,11 +260,11 @@ def _mergeable(path: Path) -> Path:
     return path / "quarantine"
 
 
-def _short(segment: str) -> str:
-    """Return a segment in the name of a directory, whatever is in it."""
-    if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", segment):
-        return segment
-    return hashlib.sha256(segment.encode()).hexdigest()[:12]
+def _short(name: str, longest: int = 64) -> str:
+    """Return a name in that of a directory or a query, whatever is in it."""
+    if re.fullmatch(r"[A-Za-z0-9_.-]+", name) and len(name) <= longest:
+        return name
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
 def _part(path: Path, epoch: int, kind: str) -> Path:

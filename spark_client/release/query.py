@@ -13,32 +13,37 @@ revision: a result of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
+from spark_client.columns import parallelism
 from spark_client.counting.batch import BatchInput, BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError
+from spark_client.fronts.front import Group
 from spark_client.plan.batches import Counted, computed_once
-from spark_client.release.epoch_ends import EpochEnds, RecentlyEnded, Taken, elements_of, result_of
-from spark_client.release.inbox import Inbox
+from spark_client.release.ends import EpochEnds
+from spark_client.release.inbox import ACTS, BEFORE, Act, Inbox
 from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.revisions import Revisions, numbered
 from spark_client.release.single import SingleRelease
 from spark_client.spark_internals.checkpoints import planned
-from spark_client.storage.directories import publishing_after
+from spark_client.spark_internals.sessions import in_session
+from spark_client.storage.directories import publishing_after, with_settings
+from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import no_revision
 from spark_client.windows.substreams import Substream
+from tracker.client import label
 
 # What crosses them is partial aggregates, far fewer than rows. Spark's own operators exchange in as many partitions as
 # the session says; adaptive execution would merge them afterwards, at the price of a job more for each exchange. Here
@@ -47,6 +52,7 @@ from spark_client.windows.substreams import Substream
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 _ROWS: Final = 50_000  #: that one partition takes
+_REMEMBERED: Final = 100_000  #: ended substreams whose late rows are caught row by row
 
 
 @contextmanager
@@ -54,21 +60,22 @@ def exchanging(spark: SparkSession, rows: int | None) -> Iterator[None]:
     """Plan that are run inside exchange about so many rows; never in more partitions than the session says.
 
     Args:
-        spark: the session that runs them.
         rows: that will cross an exchange; None: not known.
 
     >>> with exchanging(spark, rows=10_000):                                              # doctest: +SKIP
     ...     rows.groupBy("key").count().write.parquet(path)
     """
-    before = {key: str(spark.conf.get(key)) for key in (_PARTITIONS, _ADAPTIVE)}
-    wanted = spark.sparkContext.defaultParallelism if rows is None else -(-rows // _ROWS)
-    spark.conf.set(_PARTITIONS, max(1, min(wanted, int(before[_PARTITIONS]))))
-    spark.conf.set(_ADAPTIVE, "false")
-    try:
+    wanted = parallelism(spark) if rows is None else -(-rows // _ROWS)
+    partitions = max(1, min(wanted, int(str(spark.conf.get(_PARTITIONS)))))
+    with with_settings(spark, {_PARTITIONS: str(partitions), _ADAPTIVE: "false"}):
         yield
-    finally:
-        for key, value in before.items():
-            spark.conf.set(key, value)
+
+
+class Taken(NamedTuple):
+    """A batch's rows, which are a part of the state now."""
+
+    groups: list[Group] | None  #: None: there was no batch
+    late: int  #: rows that were set aside instead
 
 
 class ReleaseQuery:
@@ -82,9 +89,6 @@ class ReleaseQuery:
         upstream: the segments that lead to the stream's, whose events receipts need.
         max_away: how long the query may be away before the tracker stops keeping its ends.
         reopens: whether the tracker forgets names that have ended, so that later rows may open them again.
-
-    Attributes:
-        quarantine: as given.
     """
 
     def __init__(
@@ -103,18 +107,21 @@ class ReleaseQuery:
         self._checkpoint = checkpoint
         self._state_segment = state_segment
         segments = [self._segment]
-        if any(each.receipts is not None for each in releases):
+        if any(each.to.receipts is not None for each in releases):
             segments += upstream
         states = [each.state for each in releases]
         rule = first.plan.rule
-        self._inbox = Inbox(checkpoint / "tracker" / "events", states, self._segment, segments, rule, max_away)
+        notes, before = Folder(checkpoint / "tracker" / ACTS), Folder(checkpoint / "tracker" / BEFORE)
+        self._inbox = Inbox(notes, before, states, self._segment, segments, rule, max_away)
         self.quarantine = quarantine
         if not first.plan.revisions and Revisions(checkpoint).all():
             raise UsageError("the query has revisions already, and would drop them: keep release(…, revisions=True)")
         self._reopens = reopens
-        self._recently_ended = RecentlyEnded()
+        self._recently_ended: OrderedDict[Substream, None] = OrderedDict()  # late rows of these are caught row by row
         self._crossing: int | None = None  # how many partial rows the last batch had
         self._beside = ThreadPoolExecutor(1, "tracking-release")
+
+    releases = True
 
     @property
     def outlives_its_sources(self) -> bool:
@@ -129,20 +136,21 @@ class ReleaseQuery:
         first = self._first
         state = first.state
         self._load(epoch)
-        if epoch and epoch == run.resume_epoch:
-            self._finish_drain(run, epoch, spark)
+        while (begun := self._begin(run, epoch))[0].batch is None:
+            self._release(*begun, run, spark)  # a driver that died, or stands still, has begun it between two batches
+            self._load(epoch)
+        act, ends = begun
         before = state.substreams
-        ends = self._ends_of(run, epoch)
 
         taken = Taken([], 0)
         bad = 0
         sent: Counted = {}
-        alone = len(self._releases) == 1 and first.output.concurrent
+        alone = len(self._releases) == 1 and first.to.output.concurrent
         if batch_input is None:
-            sent = self._write_ended(ends, epoch, run, spark)
+            sent = self._write_ended(ends, act, run, spark)
         elif first.plan.stream.steps or first.plan.function is not None or not alone:
             taken = self._take_in(batch_input, ends[0], epoch, run)
-            sent = self._write_ended(ends, epoch, run, spark)
+            sent = self._write_ended(ends, act, run, spark)
         else:
             # The ends are of earlier batches' rows, so both can be written at once, and neither needs much of Spark.
             crossing = None if self._crossing is None else self._crossing * max(1, len(ends[0].parts))
@@ -151,9 +159,9 @@ class ReleaseQuery:
 
                 def write() -> Counted:
                     with publishing_after(done.result):
-                        return self._write_ended(ends, epoch, run, spark)
+                        return self._write_ended(ends, act, run, spark)
 
-                writing = self._beside.submit(inheritable_thread_target(spark)(write))
+                writing = self._beside.submit(in_session(spark, write))
                 try:
                     taken = self._take_in(batch_input, ends[0], epoch, run)
                     done.set_result(None)
@@ -168,17 +176,72 @@ class ReleaseQuery:
             bad = batch_input.set_aside(self.quarantine)
         for release, its in zip(self._releases, ends, strict=True):
             release.state.bad += bad
-            release.write_receipts(its, run, epoch, spark)
+            release.write_receipts(its, act, run, spark)
         entered = state.substreams
         for release, its in zip(self._releases, ends, strict=True):
-            release.settle(its)
+            release.ends.settle(its)
 
-        result = result_of(sent, ends[0], taken, bad)
-        if self._state_segment is None:
+        result = _result_of(sent, ends[0], taken, bad)
+        return self._with_state(result, entered - before, entered - state.substreams, run)
+
+    def release(self, run: Run, spark: SparkSession, anyway: bool = False) -> BatchResult | None:
+        """Release what has ended since the last act, between two batches: Spark has committed the last one.
+
+        Args:
+            anyway: whether nothing is left to be done.
+
+        Returns:
+            What was done; None: nothing.
+
+        Raises:
+            TrackingError: another driver has taken the query over.
+        """
+        if run.last_epoch is None:
+            return None
+        epoch = run.last_epoch + 1
+        if not self._first.state.is_loaded:
+            self._load(epoch)
+        self._settle_between(run)
+        if not anyway and not self._inbox.has_news(run):
+            return None
+        self._load(epoch)
+        return self._release(*self._begin(run, None), run, spark)
+
+    def _release(self, act: Act, ends: list[EpochEnds], run: Run, spark: SparkSession) -> BatchResult:
+        sent = self._write_ended(ends, act, run, spark)
+        for release, its in zip(self._releases, ends, strict=True):
+            release.write_receipts(its, act, run, spark)
+        state = self._first.state
+        before = state.substreams
+        for release, its in zip(self._releases, ends, strict=True):
+            release.ends.settle(its)
+        result = self._with_state(_result_of(sent, ends[0], Taken(None, 0)), set(), before - state.substreams, run)
+        if self._state_segment is not None:
+            report = run.between.report(act.number)
+            result.add_to(report, None, self._first.plan.rule)
+            run.between.send(report, act.number)
+        for release in self._releases:
+            release.publish(release.state.epoch, act.epoch)
+        if self._state_segment is not None:
+            run.acts = act.number + 1
+            run.between.await_committed(act.number)
+        self._inbox.committed(state.epoch, at_once=True)
+        for release in self._releases:
+            release.show_early(run, state.epoch + 1, spark)
+        return result
+
+    def _settle_between(self, run: Run) -> None:
+        """Let what an earlier driver has sent on between two batches, and published, take effect."""
+        if self._state_segment is not None:
+            run.open_between(self._inbox.next)
+
+    def _with_state(self, result: BatchResult, entered: set[Substream], left: set[Substream], run: Run) -> BatchResult:
+        """Add what stands for the state where results are sent on."""
+        segment = self._state_segment
+        if segment is None:
             return result
-        stands = partial(elements_of, run.job, self._state_segment)
-        enter, leave = {self._state_segment: stands(entered - before)}, stands(entered - state.substreams)
-        return replace(result, sent={**enter, **sent}, received={self._state_segment: leave})
+        stands = partial(_elements_of, run.job, segment)
+        return replace(result, sent={segment: stands(entered), **result.sent}, received={segment: stands(left)})
 
     def reported(self, run: Run, epoch: int, spark: SparkSession) -> None:
         """The tracker has taken a batch's report: its state may appear."""
@@ -217,10 +280,10 @@ class ReleaseQuery:
             ended = {each for each in rows if not over.isdisjoint(first.plan.rule.tracked_as(each))}
             late = self.quarantine.decide(epoch, ended, again=epoch == run.resume_epoch) & rows.keys()
             bare = rows.keys() - {substream for substream, _ in kept}
-            leaves_receipts = any(release.receipts is not None for release in self._releases)
+            leaves_receipts = any(release.to.receipts is not None for release in self._releases)
             batch = planned(self._checkpoint, epoch) if leaves_receipts else None
             for release, part in zip(self._releases, parts, strict=True):
-                release.take(part, epoch, rows, late, batch if release.receipts is not None else None, bare, came)
+                release.take(part, epoch, rows, late, batch if release.to.receipts is not None else None, bare, came)
         return Taken(groups, sum(rows[substream].rows for substream in late))
 
     def _certainly_ended(self, ends: EpochEnds) -> Set[Substream]:
@@ -231,7 +294,7 @@ class ReleaseQuery:
         """
         if not self._reopens:
             return ends.gone | ends.ended | self._recently_ended.keys()
-        return ends.gone | ends.ended if self._first.plan.rule.shared else set()
+        return ends.for_good
 
     def sweep(self, query: str) -> None:
         """Remove what drivers of this query that were killed have left half written."""
@@ -258,48 +321,9 @@ class ReleaseQuery:
         self._load(epoch)
         return {release.name: len(release.state.substreams) for release in self._releases}
 
-    def drain(self, run: Run, spark: SparkSession) -> BatchResult | None:
-        """Release what has ended since the last batch, when no other batch will come: the query has stopped."""
-        last = run.last_epoch
-        if last is None:
-            return None
-        epoch = -last - 1  # the number of no batch; a drain that is repeated after the same batch gives it again
-        self._load(last + 1)
-        run.must_be_newest()
-        self._inbox.act_instead(epoch, last + 1)
-        ends = self._ends_of(run, epoch, self._due_in(epoch))
-        # No epoch reports this, so the tracker cannot refuse it. The note of what is released was written before it is
-        # asked: a run that is opened later finds the note, and finishes this drain rather than release it again.
-        run.must_be_newest()
-        sent = self._write_ended(ends, epoch, run, spark)
-        for release, its in zip(self._releases, ends, strict=True):
-            release.write_receipts(its, run, epoch, spark)
-        for release, its in zip(self._releases, ends, strict=True):
-            release.settle(its)
-            release.publish(last)
-        self._inbox.committed(epoch)
-        return result_of(sent, ends[0])
-
-    def _due_in(self, drain: int) -> Sequence[SingleRelease]:
-        """Return the releases that a drain has to act for: all, unless a driver died when some had published its
-        outcome."""
-        noted = self._inbox.up_to(drain)
-        return [each for each in self._releases if noted is None or each.state.is_before(noted)] or self._releases
-
-    def _finish_drain(self, run: Run, epoch: int, spark: SparkSession) -> None:
-        """A driver that died in its drain, after what it wrote and before its state, would have it written again.
-
-        Where the batch itself has begun, the driver that was fenced before it could drain has left only its note.
-        """
-        noted = self._inbox.up_to(-epoch)
-        if noted is None or self.begun(None, epoch):
-            return
-        if any(release.state.is_before(noted) for release in self._releases):
-            self.drain(run, spark)
-
     def begun(self, query: str | None, epoch: int) -> bool:  # noqa: ARG002
         """Return whether an attempt of a batch has begun to act on events: its results may be out."""
-        return self._inbox.up_to(epoch) is not None
+        return self._inbox.has_begun(epoch)
 
     # ---------------------------------------------------------------- of all releases
 
@@ -315,18 +339,48 @@ class ReleaseQuery:
                 state.join(newest)
         self._inbox.must_follow(epoch, self._checkpoint)
 
-    def _ends_of(self, run: Run, epoch: int, due: Sequence[SingleRelease] | None = None) -> list[EpochEnds]:
-        """Return what this epoch's events end, for each release; nothing for one that is not due."""
-        events = self._inbox.take(run, epoch)
-        due = self._releases if due is None else due
-        ends = [each.ends_of(events, run.query) if each in due else EpochEnds() for each in self._releases]
-        for substream in set().union(*(its.over for its in ends)):
-            self._recently_ended.add(substream)
-        return ends
+    def _begin(self, run: Run, batch: int | None) -> tuple[Act, list[EpochEnds]]:
+        """Return the next act, and what it ends for each release; nothing for one that has acted already.
 
-    def _write_ended(self, ends: Sequence[EpochEnds], epoch: int, run: Run, spark: SparkSession) -> Counted:
+        Args:
+            batch: that is to be processed; None: none.
+        """
+        self._settle_between(run)
+        acts = [release.state.acts for release in self._releases]
+        act = self._inbox.begin(run, batch)
+        ends = [
+            release.ends.read(act.events, run.query) if done == act.number else EpochEnds()
+            for release, done in zip(self._releases, acts, strict=True)
+        ]
+        for substream in set().union(*(its.over for its in ends)):
+            self._recently_ended[substream] = None
+            if len(self._recently_ended) > _REMEMBERED:
+                self._recently_ended.popitem(last=False)
+        return act, ends
+
+    def _write_ended(self, ends: Sequence[EpochEnds], act: Act, run: Run, spark: SparkSession) -> Counted:
         """Write each release's results, one after the other, and return what was sent on."""
         sent: Counted = {}
         for release, its in zip(self._releases, ends, strict=True):
-            sent = {**sent, **release.write_ended(its, epoch, run, spark)}
+            sent = {**sent, **release.write_ended(its, act, run, spark)}
         return sent
+
+
+def _result_of(sent: Counted, ends: EpochEnds, taken: Taken, bad: int = 0) -> BatchResult:
+    """Return what a batch has done.
+
+    Args:
+        bad: rows that were set aside since they belong to no substream.
+    """
+    return BatchResult(
+        sent,
+        groups=taken.groups,
+        set_aside={"late": ends.late_rows + taken.late, "quarantined": bad},
+        released=ends.released_rows,
+        ended=[end.event for end in ends.receipts],
+    )
+
+
+def _elements_of(job: str, segment: str, substreams: Iterable[Substream]) -> list[Group]:
+    """Return the one element that stands for each substream's state, on the segment that stands for all states."""
+    return [(each, {"_rows": 1, "_xor": label(job, segment, each.scope, each.name)}) for each in substreams]

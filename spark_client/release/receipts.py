@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +21,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.counting.runs import Run
 from spark_client.destinations.sink import Sink, check_sink
+from spark_client.release.inbox import Act
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import planned
@@ -135,21 +135,20 @@ class Receipts:
         results: Mapping[tuple[Substream, int], int],
         state: PartialState,
         run: Run,
-        epoch: int,
+        act: Act,
         spark: SparkSession,
     ) -> None:
-        """Write the receipts of an epoch, so that writing them again changes nothing.
+        """Write the receipts of an act, so that writing them again changes nothing.
 
         Args:
-            ends: that the epoch has acted on.
-            results: how many result rows it has written, by substream and revision.
+            ends: that have been acted on.
+            results: how many result rows were written, by substream and revision.
             state: the release's, with what has ended still in it.
-            epoch: that has written the results.
         """
         if not ends:
             return
-        at = planned(self._checkpoint, epoch).at  # a drain's last results have no batch
-        released = micros_of(datetime.now(timezone.utc)) if at is None else at
+        epoch = act.epoch
+        released = act.at if act.batch is None else planned(self._checkpoint, epoch).at or act.at
         own = {**self._own, "job": run.job, "query": run.query, "epoch": epoch, "released": released}
 
         def table(some: Sequence[End]) -> pa.Table:

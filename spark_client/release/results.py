@@ -1,33 +1,36 @@
 """Results of merged rows: as they are, or by a user's function, whose first answer stands.
 
-A function may be called again when a batch is repeated, and answer otherwise. So what it has made is published in the
-checkpoint first, under the batch's number, and results are written from there: every attempt writes the same ones.
+A function may be called again when a batch is repeated, and answer otherwise. So what it has made is kept in the
+checkpoint first, a note of the batch names the attempt that stands, and results are written from there: every attempt
+writes the same ones.
 """
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import named
-from spark_client.counting.runs import Run
+from spark_client.columns import named, nullable
 from spark_client.destinations.destination import Output
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.batches import Counted
-from spark_client.plan.releases import REVISION, ReleasePlan
-from spark_client.plan.resultfunctions import ResultFunction
+from spark_client.plan.batches import BatchId, Counted
+from spark_client.plan.releases import REVISION, ReleasePlan, ResultFunction
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.grouped import REPAIR, GroupFunction
 from spark_client.spark_internals.errors import has_text, sentence_in
-from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet
+from spark_client.storage.directories import may_appear, parquet_of, write_parquet
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 
+#: A note, what a function has made, and both as earlier versions have published them or left them half written.
+_MADE: Final = re.compile(r"_?(?:epoch[=-])?(-?\d+)[./].*")
 _SHOWN: Final = 3  #: substreams that an error names
 
 
@@ -35,25 +38,34 @@ class Results:
     """Writer of one release's results.
 
     Args:
-        path: a directory in the checkpoint, for what a function has made.
+        folder: for what a function has made, in the checkpoint.
         sent_on: whether they go into a channel.
     """
 
-    def __init__(self, aggregation: Aggregation, output: Output, path: Path, sent_on: bool) -> None:
+    def __init__(self, aggregation: Aggregation, output: Output, folder: Folder, sent_on: bool) -> None:
         self._aggregation = aggregation
         self._plan = aggregation.plan
         self._output = output
-        self._path = path
+        self._folder = folder
+        self._there: dict[str, int] | None = None  # what is in it, with its epochs; None: not listed yet
         self._sent_on = sent_on
 
     def write(
-        self, merged: DataFrame, ended: Iterable[tuple[Substream, int]], run: Run, epoch: int, counts: bool
+        self,
+        merged: DataFrame,
+        ended: Iterable[tuple[Substream, int]],
+        job: str,
+        batch: BatchId,
+        epoch: int,
+        counts: bool,
     ) -> tuple[Counted, dict[tuple[Substream, int], int]]:
         """Write the results of an epoch, or find them written.
 
         Args:
             merged: the merged rows, with ``_revision`` and ``_completeness`` where results have them.
             ended: of what they are: the substreams, with the numbers of their revisions.
+            batch: as which they are written.
+            epoch: the number of the act that writes them.
             counts: whether results have to be counted.
 
         Returns:
@@ -64,34 +76,72 @@ class Results:
         """
         release = self._aggregation
         if self._plan.function is None:
-            results = (
-                release.results(merged, added(self._plan)) if not self._sent_on else release.tracked(merged, run.job)
-            )
+            results = release.results(merged, added(self._plan)) if not self._sent_on else release.tracked(merged, job)
             counted = merged
         else:
             counted = self._made(self._plan.function, merged, sorted(ended, key=str), epoch)
             results = counted.select(*map(named, self._plan.columns))
-        sent = self._output.write(results, run.batch(epoch))
+        sent = self._output.write(results, batch)
         return sent, release.results_by_substream(counted) if counts else {}
 
-    def published(self, epoch: int) -> None:
-        """Remove what a function has made for earlier epochs: the state after this one is published."""
-        for entry in self._path.glob("epoch=*") if self._path.is_dir() else ():
-            if abs(int(entry.name.partition("=")[2])) < abs(epoch) - 2:
-                remove(entry)
+    def write_none(self, merged: DataFrame, batch: BatchId) -> None:
+        """Write that a batch without results completes something, where an output keeps that.
 
-    def sweep(self) -> None:
-        """Remove what drivers that were killed have left half written."""
-        sweep(self._path)
+        Args:
+            merged: no rows, with the columns of merged ones.
+        """
+        function = self._plan.function
+        if function is None:
+            rows = self._aggregation.results(merged, added(self._plan))
+        elif function.kind == "rows":
+            rows = merged.sparkSession.createDataFrame([], function.schema)
+        else:
+            rows = _of_groups(self._aggregation, function, merged).select(*map(named, self._plan.columns))
+        self._output.write(rows, batch)
+
+    def published(self, epoch: int) -> None:
+        """Remove what a function has made for other epochs: the state after this one is published."""
+        if self._plan.function is None:
+            return
+        there = self._names()
+        for name in [name for name, made in there.items() if made != epoch]:
+            if name.endswith("/"):
+                self._folder.remove(name[:-1])
+            else:
+                self._folder.delete([name])
+            del there[name]
+
+    def _names(self) -> dict[str, int]:
+        """Return the names of what is in the folder, with their epochs; it is listed once."""
+        if self._there is None:
+            self._there = {name: int(found[1]) for name in self._folder.names() if (found := _MADE.fullmatch(name))}
+        return self._there
+
+    def _keep(self, made: DataFrame, epoch: int) -> str:
+        """Write what a function makes, unless an earlier attempt of the epoch has, and return where what stands is."""
+        there, note = self._names(), f"{epoch}.json"
+        if (earlier := f"epoch={epoch}") + "/" in there:  # as earlier versions have published it
+            return self._folder.url(earlier)
+        stands = self._folder.read(note)
+        if stands is None:
+            own = f"{epoch}.{uuid.uuid4().hex[:8]}"
+            self._folder.write(own, write_parquet(made))
+            there |= {f"{own}/": epoch, note: epoch}
+            may_appear()
+            stands = self._folder.create(note, own)
+        return self._folder.url(stands)
 
     def _made(
         self, function: ResultFunction, merged: DataFrame, ended: list[tuple[Substream, int]], epoch: int
     ) -> DataFrame:
-        """Return what the function makes of an epoch's rows, or has made."""
-        target = self._path / f"epoch={epoch}"
+        """Return what the function makes of an epoch's rows, or has made, beside ``_scope``, ``_key`` and, if there are
+        revisions, ``_revision``."""
         try:
-            made = _made_by(self._aggregation, function, merged, ended)
-            publish(target, write_parquet(made))
+            if function.kind == "rows":
+                made = _of_all(self._aggregation, function, merged, ended)
+            else:
+                made = _of_groups(self._aggregation, function, merged)
+            kept = self._keep(made, epoch)
         except (TrackingError, UsageError):
             raise
         except Exception as error:
@@ -103,23 +153,7 @@ class Results:
             raise TrackingError(
                 f"the function {function.name} failed for {listed}{more}: {type(error).__name__}: {text}. {REPAIR}"
             ) from error
-        return parquet_of(merged.sparkSession, made.schema.toNullable()).parquet(str(target))
-
-
-def _made_by(
-    release: Aggregation, function: ResultFunction, merged: DataFrame, ended: Sequence[tuple[Substream, int]]
-) -> DataFrame:
-    """Return the results that a function makes, beside ``_scope``, ``_key`` and, if there are revisions, ``_revision``.
-
-    Args:
-        release: whose rows they are.
-        function: it; a function of DataFrames is called now.
-        merged: the merged rows, with ``_revision`` and ``_completeness`` where results have them.
-        ended: of what they are: the substreams, with the numbers of their revisions.
-    """
-    if function.kind == "rows":
-        return _of_all(release, function, merged, ended)
-    return _of_groups(release, function, merged)
+        return parquet_of(merged.sparkSession, nullable(made.schema)).parquet(kept)
 
 
 def added(plan: ReleasePlan) -> list[Column]:
@@ -129,7 +163,7 @@ def added(plan: ReleasePlan) -> list[Column]:
 
 def _of_groups(release: Aggregation, function: ResultFunction, merged: DataFrame) -> DataFrame:
     plan = release.plan
-    hidden = ["_scope", "_key", *(f"_{name}" for name in plan.added)]
+    hidden = ["_scope", "_key", *plan.rule.marks, *(f"_{name}" for name in plan.added)]
     keys = [named(name) for name in plan.keys]
     values = release.results(merged, [F.col(name) for name in hidden])
     taken = values.select(*map(F.col, hidden), *keys, *map(named, plan.values))
@@ -154,13 +188,17 @@ def _of_all(
     made = answer.select(*[named(field.name).cast(field.dataType).alias(field.name) for field in function.schema])
     # Each result is of a substream that has ended: else nobody could tell what it is of, or count it.
     own = [*plan.own, *([REVISION] if plan.revisions else [])]
-    rows = [(each.scope, plan.rule.key_of(each), number) for each, number in ended]
-    table = spark.createDataFrame(rows, f"_scope string, _k {plan.rule.plain_type}, _revision int")
-    key = plan.rule.stored(F.col("_k"))
-    shown = plan.rule.result_columns(F.col("_scope"), key)
+    if plan.rule.marks:  # what results are of is known of merged rows alone
+        table = plan.rule.finished(merged).select("_scope", "_key", F.lit(0).alias("_revision"), *plan.rule.marks)
+        table = table.distinct()
+    else:
+        rows = [(each.scope, plan.rule.key_of(each), number) for each, number in ended]
+        table = spark.createDataFrame(rows, f"_scope string, _k {plan.rule.plain_type}, _revision int")
+        table = table.withColumn("_key", plan.rule.stored(F.col("_k")))
+    shown = plan.rule.result_columns(F.col("_scope"), F.col("_key"))
     known = table.select(
         "_scope",
-        key.alias("_key"),
+        "_key",
         "_revision",
         *[value.alias(f"_own_{place}") for place, value in enumerate([*shown, F.col("_revision")][: len(own)])],
     )

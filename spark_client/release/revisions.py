@@ -71,11 +71,7 @@ def numbered(name: str) -> tuple[str, int]:
 
 class Revisions:
     """The revisions of one release, as they are written down in its checkpoint: one note for each time that something
-    was reopened.
-
-    Args:
-        checkpoint: of the release's query.
-    """
+    was reopened."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
@@ -173,17 +169,16 @@ class Revisions:
         query = read_json(self._checkpoint / "tracker" / "query.json")
         if not Substreams.from_json(query["substreams"]).has(substream):
             raise UsageError(
-                f"what came late for {substream.name} of {substream.scope!r} is of windows that the query does not cut "
-                "any more, and a revision would be a result of none that it has. Read it from the table of late rows, "
-                "and reopen others with name= or end_time="
+                f"the late rows of {substream.name} of {substream.scope!r} are of windows that the query does not cut "
+                "any more. Read them from the table of late rows, and reopen others with name= or end_time="
             )
         for item in items:
             if not can_read(item.shape, query):
                 changed = "keys" if item.shape["keys"] != query["keys"] else "aggregates"
                 raise UsageError(
-                    f"what came late for {substream.name} of {substream.scope!r} in epoch {item.epoch} was aggregated "
-                    f"with {changed} {item.shape[changed]}, and the query's are now {query[changed]}: it cannot be "
-                    "merged. Read it from the table of late rows"
+                    f"the late rows of {substream.name} of {substream.scope!r} in epoch {item.epoch} were aggregated "
+                    f"with {changed} {item.shape[changed]}, and the query's are now {query[changed]}: they cannot be "
+                    "merged. Read them from the table of late rows"
                 )
         tally = reduce(RowTally.__add__, (item.tally for item in items), NONE)
         parts = tuple(sorted((item.epoch, item.kind) for item in items))
@@ -197,7 +192,6 @@ def late_rows(spark: SparkSession, checkpoint: Path, table: Path) -> DataFrame:
     """Return what a release has set aside, and which revision it is in: `LATE_SCHEMA` with ``revision``.
 
     Args:
-        checkpoint: of the release's query.
         table: where the table of late rows is.
     """
     if table.is_dir():

@@ -10,22 +10,27 @@ later deleted; compaction makes one part of many. Nothing here knows of the trac
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from spark_client.errors import torn
 from spark_client.release.parts import NONE, Part, RowTally, Selection, Version, joined, located, versions_of
 from spark_client.spark_internals.checkpoints import Batch
-from spark_client.storage.directories import publish, read_json, remove, sweep, write_first, write_json, write_parquet
+from spark_client.storage.directories import write_parquet
+from spark_client.storage.folder import Folder
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
 
 _DRAINED = 100_000  #: substreams of which it is remembered that only a drain has closed them: the newest
+#: A part, or what a driver of an earlier version has left of one that it was to rename.
+_PART: Final = re.compile(r"_?[a-z]+-(\d{12})-.*/")
+_DRIVER: Final = re.compile(r"driver-(\d+)\.json")
 _ENDED = 1000  #: substreams that have ended, in parts that are mostly of such, above which these are rewritten
 
 
@@ -36,14 +41,18 @@ class PartialState:
         compact_from: how many parts there may be before they are made one.
     """
 
-    def __init__(self, path: Path, compact_from: int = 24) -> None:
-        self._path = path
+    def __init__(self, folder: Folder, compact_from: int = 24) -> None:
+        self._folder = folder
+        self._published: dict[Version, Set[str] | None] = {}  # with the parts that each names, once known
+        self._written: dict[str, int] = {}  # all parts that are there, also what nobody needs, with their epochs
         self._compact_from = compact_from
         self._epoch: int | None = None
         self._is_as_published = False  # nothing was done to it in memory since it was
+        self._before: Version | None = None  # that it was read from, or published as
         self._driver = 0  # ours among all that have had this state; 0: not claimed yet
         self._parts: dict[str, Part] = {}
         self.version = -1  #: the batch after which it was published last; -1: never
+        self.acts = 0  #: of which it is the outcome: see `Inbox`
         self.place: Place | None = None  #: after the last events that have been taken
         self.bad = 0  #: rows that were set aside since they belong to no substream, in all
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
@@ -52,10 +61,6 @@ class PartialState:
         #: What has ended at the tracker, and is kept on with what has not: whether by a drain, and after one.
         self.ended: dict[Substream, tuple[bool, bool]] = {}
         self.beside: dict[str, str] = {}  #: by directory of ``tracker``: the newest of what this version goes with
-
-    def sweep(self) -> None:
-        """Remove what drivers that were killed have left half written."""
-        sweep(self._path)
 
     def load(self, epoch: int) -> None:
         """Make the version before `epoch` the current one, as it was published.
@@ -69,13 +74,19 @@ class PartialState:
             self._is_as_published = False  # from here on it is the caller's to change
             return
         self._is_as_published = False
-        self._driver = self._driver or self._claim()
-        versions = [version for version in versions_of(self._path) if version.epoch < epoch]
+        names = self._folder.names() if self._driver else self._claim()
+        self._published = dict.fromkeys(versions_of(names))
+        self._written = {name[:-1]: int(found[1]) for name in names if (found := _PART.fullmatch(name))}
+        versions = [version for version in self._published if version.epoch < epoch]
         version: dict[str, Any] = {}
         self.version, self._parts = -1, {}
-        if versions:
-            self.version = max(versions).epoch
-            version, self._parts = max(versions).read(self._path)
+        self._before = max(versions, default=None)
+        if self._before is not None:
+            self.version = self._before.epoch
+            version, self._parts = self._before.read(self._folder)
+            self._published[self._before] = set(version["parts"])
+        # Version 0.2 did not count them. No act of its batches and drains has a number as high as that.
+        self.acts = version.get("acts", self.version + 1)
         log_id = version.get("log_id")
         self.place = Place.of(version["position"], log_id) if log_id else None
         self.bad = version.get("bad", 0)
@@ -90,7 +101,6 @@ class PartialState:
         """Refuse a state that is not the one after the batch before `epoch`, or lacks something that goes with it.
 
         Args:
-            epoch: the batch in hand.
             checkpoint: of the query, for the message.
 
         Raises:
@@ -101,9 +111,9 @@ class PartialState:
                 if not (checkpoint / "tracker" / directory / newest).exists():
                     raise torn(f"{newest} is not in {checkpoint / 'tracker' / directory}", epoch, checkpoint)
             return
-        last = max((each.epoch for each in versions_of(self._path)), default=-1)
+        last = max((each.epoch for each in self._published), default=-1)
         found = f"that of batch {last}" if last >= 0 else "missing"
-        raise torn(f"the state in {self._path} is {found}", epoch, checkpoint)
+        raise torn(f"the state in {self._folder} is {found}", epoch, checkpoint)
 
     def join(self, other: PartialState) -> None:
         """Take over from another release of the query what does not depend on the release: this one has begun later.
@@ -111,20 +121,19 @@ class PartialState:
         Args:
             other: that release's state, after the same batch.
         """
-        self.place, self.bad, self.beside = other.place, other.bad, dict(other.beside)
+        self.place, self.acts = other.place, other.acts
+        self.bad, self.beside = other.bad, dict(other.beside)
         self.lost, self.drained = dict(other.lost), dict(other.drained)
         self.ended = dict(other.ended)
         self.upstream = {substream: dict(counts) for substream, counts in other.upstream.items()}
 
-    def write_part(self, epoch: int, partials: DataFrame) -> Path:
-        """Write a batch's partial aggregates; they are part of the state once `add` has indexed them."""
-        target = self._new("epoch", epoch)
-        publish(target, write_parquet(partials))
-        return target
+    def write_part(self, epoch: int, partials: DataFrame) -> str:
+        """Write a batch's partial aggregates, and return their URL: a part of the state once `add` has indexed it."""
+        return self._folder.url(self._write("epoch", epoch, partials))
 
     def add(
         self,
-        part: Path,
+        part: str,
         epoch: int,
         rows: dict[Substream, RowTally],
         late: set[Substream],
@@ -134,18 +143,27 @@ class PartialState:
         """Take a written part into the state.
 
         Args:
-            rows: of the stream, by substream.
             late: those of them that are over already.
             batch: what is to be remembered of the epoch's batch.
             bare: those of which the part has no partial rows.
         """
         if not rows:
-            remove(part)
+            self._remove(_name_of(part))
             return
         batches = {} if batch is None else {epoch: batch}
-        added = Part(part.name, epoch, rows, batches, frozenset(bare)).index(self._path)
+        added = Part(_name_of(part), epoch, rows, batches, frozenset(bare)).index(self._folder)
         added.live -= late
-        self._parts[part.name] = added
+        self._parts[added.name] = added
+
+    @property
+    def published_acts(self) -> int:
+        """Return of how many acts the newest version is the outcome that was published or read here."""
+        return 0 if self._before is None else self._before.acts
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether a version of it was loaded."""
+        return self._epoch is not None
 
     @property
     def epoch(self) -> int:
@@ -174,8 +192,8 @@ class PartialState:
         return next(remembered, Batch())
 
     def selections(self, wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
-        """Return how to read some substreams in some parts each, by their paths: see `parts.selections`."""
-        return located(self._path, self._parts, wanted)
+        """Return how to read some substreams in some parts each, by their URLs: see `parts.selections`."""
+        return located(self._folder, self._parts, wanted)
 
     @property
     def live(self) -> dict[Substream, list[tuple[int, str]]]:
@@ -229,24 +247,23 @@ class PartialState:
             if not self._parts[name].live:
                 del self._parts[name]
 
-    def write_carried(self, epoch: int, partials: DataFrame) -> Path:
-        """Write what is kept of substreams that have ended; it is a part of the state once `carry` has indexed it."""
-        target = self._new("carried", max(epoch, self.epoch))
-        publish(target, write_parquet(partials))
-        return target
+    def write_carried(self, epoch: int, partials: DataFrame) -> str:
+        """Write what is kept of substreams that have ended, and return its URL: a part of the state once `carry` has
+        indexed it."""
+        return self._folder.url(self._write("carried", max(epoch, self.epoch), partials))
 
-    def carry(self, part: Path, rows: dict[Substream, RowTally]) -> None:
+    def carry(self, part: str, rows: dict[Substream, RowTally]) -> None:
         """Take what is kept of substreams that have ended into the state: none of it was late."""
         if rows:
-            self._parts[part.name] = Part(part.name, self.epoch - 1, rows, {}).index(self._path)
+            name = _name_of(part)
+            self._parts[name] = Part(name, self.epoch - 1, rows, {}).index(self._folder)
         else:
-            remove(part)
+            self._remove(_name_of(part))
 
     def compact(self, epoch: int, up_to: int, merge: Callable[[list[Selection]], DataFrame]) -> None:
         """Make one part of many small ones, if there are too many, or of those that are mostly of what has ended.
 
         Args:
-            epoch: of the batch in hand.
             up_to: the last epoch of which it is known that none of its rows were late.
             merge: reads some substreams of some parts, and merges their rows.
         """
@@ -258,13 +275,11 @@ class PartialState:
             chosen = [part for part in settled if 2 * len(part.live) <= len(part.rows)]
             if sum(len(part.rows) - len(part.live) for part in chosen) < _ENDED:
                 return
-        target = self._new("merged", epoch)
-        part = joined(chosen, target.name)
         kept = {each: [name for _, name in living] for each, living in _living(chosen).items()}
-        publish(target, write_parquet(merge(self.selections(kept))))
+        part = joined(chosen, self._write("merged", epoch, merge(self.selections(kept))))
         for each in chosen:
             del self._parts[each.name]
-        self._parts[part.name] = part.index(self._path)
+        self._parts[part.name] = part.index(self._folder)
 
     def publish(self, epoch: int) -> None:
         """Publish the version after `epoch`, and delete what neither it nor the one before it needs."""
@@ -276,6 +291,7 @@ class PartialState:
             "dead": sorted(dead, key=str),
             "partly": partly,
             "ended": [[list(key), *flags] for key, flags in self.ended.items()],
+            "acts": self.acts,
             "position": 0 if self.place is None else self.place.numbers,
             "log_id": "" if self.place is None else self.place.ids,
             "bad": self.bad,
@@ -284,38 +300,55 @@ class PartialState:
             "upstream": [[list(key), elements] for key, elements in self.upstream.items()],
             "lost": [[list(key), elements] for key, elements in self.lost.items()],
         }
-        write_json(Version(epoch, self._driver).file(self._path), version)
+        now, before = Version(epoch, self.acts, self._driver), self._before
+        self._folder.put(now.file, version)
+        self._published[now] = set(self._parts)
         self._epoch = self.version = epoch
-        self._is_as_published = True
-        published = versions_of(self._path)
-        earlier = [version for version in published if version.epoch < epoch]
-        if not earlier:
+        self._is_as_published, self._before = True, now
+        if before is None:
             return
-        before = max(earlier)
-        for each in published:
-            if each < before:
-                each.file(self._path).unlink(missing_ok=True)
-        needed = {*self._parts, *((read_json(before.file(self._path)) or {}).get("parts", []))}
-        for entry in self._path.iterdir():
-            is_part = entry.is_dir() and entry.name[0] != "_"
-            if is_part and entry.name not in needed and _epoch_of(entry.name) <= before.epoch:
-                remove(entry)
+        if old := [each for each in self._published if each < before]:
+            self._folder.delete(each.file for each in old)
+            for each in old:
+                del self._published[each]
+        needed = {*self._parts, *self._named_by(before)}
+        for name in [name for name, written in self._written.items() if written <= before.epoch]:
+            if name not in needed:
+                self._remove(name)
 
-    def _new(self, kind: str, epoch: int) -> Path:
-        """Return a part's own name: a driver that was fenced and does not know it yet must not touch its
-        successor's."""
-        return self._path / f"{kind}-{epoch:012d}-{uuid.uuid4().hex[:8]}"
+    def _named_by(self, version: Version) -> Set[str]:
+        """Return the parts of a version, which another driver may have published."""
+        named = self._published[version]
+        if named is None:
+            named = self._published[version] = set((self._folder.read(version.file) or {}).get("parts", []))
+        return named
 
-    def _claim(self) -> int:
-        """Return the next driver's number: later than all before it, and nobody else's."""
+    def _write(self, kind: str, epoch: int, partials: DataFrame) -> str:
+        """Write a part and return its name, which nobody else's has: a driver that was fenced and does not know it yet
+        must not touch its successor's."""
+        name = f"{kind}-{epoch:012d}-{uuid.uuid4().hex[:8]}"
+        self._folder.write(name, write_parquet(partials))
+        self._written[name] = epoch
+        return name
+
+    def _remove(self, name: str) -> None:
+        self._folder.remove(name)
+        del self._written[name]
+
+    def _claim(self) -> list[str]:
+        """Take a driver's number, later than all before it and nobody else's, and return the names of what is there."""
         own = uuid.uuid4().hex
+        names = self._folder.names()
         while True:
-            taken = [int(path.stem.removeprefix("driver-")) for path in self._path.glob("driver-*.json")]
-            number = max(taken, default=0) + 1
-            if write_first(self._path / f"driver-{number:06d}.json", own) == own:
-                for earlier in taken:
-                    (self._path / f"driver-{earlier:06d}.json").unlink(missing_ok=True)
-                return number
+            earlier = {name: int(found[1]) for name in names if (found := _DRIVER.fullmatch(name))}
+            number = max(earlier.values(), default=0) + 1
+            mine = f"driver-{number:06d}.json"
+            taken = self._folder.create(mine, own) == own
+            names = self._folder.names()
+            if taken and mine == max(name for name in names if _DRIVER.fullmatch(name)):
+                self._folder.delete(earlier)
+                self._driver = number
+                return names
 
 
 def _living(parts: Iterable[Part]) -> dict[Substream, list[tuple[int, str]]]:
@@ -331,6 +364,6 @@ def _size(part: Part) -> int:
     return sum(tally.rows for tally in part.rows.values())
 
 
-def _epoch_of(part: str) -> int:
-    """Return the epoch in a part's name."""
-    return int(part.split("-")[1])
+def _name_of(part: str) -> str:
+    """Return the name at the end of a part's URL."""
+    return part.rpartition("/")[2]

@@ -16,19 +16,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.errors import TrackingError
 from spark_client.plan.state_table import exported
+from spark_client.release import inbox
 from spark_client.release.aggregation import only
 from spark_client.release.committed import CommittedState, committed
-from spark_client.release.inbox import up_to
 from spark_client.release.parts import joined
 from spark_client.spark_internals.checkpoints import files_after, last_commit, query_id, started_query
 from spark_client.storage.directories import WHOLE, as_batches_write, write_json, write_parquet
-from spark_client.windows.substreams import Ability, Substreams
+from spark_client.storage.folder import Folder
+from spark_client.windows.substreams import Substreams
 
 STATE: Final = "state"  #: the directory of the table, and of its index
 POSITION: Final = "position.json"
 REST: Final = "checkpoint.tar"
 #: What of a checkpoint is left out of `REST`: it is written in another form, or is made again.
-_LEFT_OUT: Final = frozenset({"state", "events", "made", "readers", "query.json", "restored.json"})
+_LEFT_OUT: Final = frozenset({"state", inbox.ACTS, inbox.BEFORE, "made", "readers", "query.json", "restored.json"})
 
 
 def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
         What is to be told of it: the query's id, its last batch, what it is, how many substreams its state has.
 
     Raises:
-        UsageError: it is no release's, or one of sessions or of windows within windows.
+        UsageError: it is no release's.
         TrackingError: its state is damaged; or its next batch has begun, and was not committed.
     """
     with committed(checkpoint) as state:
@@ -52,13 +53,11 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
                 "be out, and the state still has what they were made of. Start the query again, which completes it, "
                 "and export then"
             )
-        rule = Substreams.from_json(state.query["substreams"])
-        rule.require(Ability.SNAPSHOTS, f"the release in {checkpoint}")
         whole = joined(state.parts, STATE)
         target.mkdir(parents=True)
         if state.parts:
             _write_rows(spark, state, target / STATE)
-        whole.index(target)
+        whole.index(Folder(target))
         fields = {name: value for name, value in state.fields.items() if name not in ("parts", "dead")}
         write_json(target / POSITION, fields)
         with tarfile.open(target / REST, "w") as archive:
@@ -76,7 +75,8 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
 
 def has_begun(checkpoint: Path, epoch: int) -> bool:
     """Return whether an attempt of a batch of a release's query has begun to act: its results may be out."""
-    return up_to(checkpoint / "tracker" / "events", epoch) is not None
+    tracker = checkpoint / "tracker"
+    return inbox.has_begun(Folder(tracker / inbox.ACTS), Folder(tracker / inbox.BEFORE), epoch)
 
 
 def has_gone_on(checkpoint: Path, query: str, epoch: int) -> bool:
@@ -97,7 +97,7 @@ def has_gone_on(checkpoint: Path, query: str, epoch: int) -> bool:
 def _write_rows(spark: SparkSession, state: CommittedState, target: Path) -> None:
     rule = Substreams.from_json(state.query["substreams"])
     read = spark.read.options(**WHOLE, mergeSchema="true")
-    found = [only(read.parquet(*paths), rule, substreams) for paths, substreams in state.selections]
+    found = [only(read.parquet(*paths), rule, substreams) for paths, substreams in state.selections(state.living)]
     partials = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found)
     with as_batches_write(spark):
         write_parquet(exported(partials, state.query, rule))(str(target))

@@ -21,12 +21,12 @@ from spark_client.errors import UsageError
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.state_layout import differences, part_numbers, placed
 from spark_client.plan.state_table import SUBSTREAM, imported, renamed
-from spark_client.release.inbox import write_note
+from spark_client.release.inbox import ACTS, write_note
 from spark_client.release.parts import NONE, Part, RowTally, Version, read_part
 from spark_client.release.state_export import POSITION, REST, STATE
 from spark_client.storage.directories import WHOLE, as_batches_write, read_json, unpack, write_json, write_parquet
+from spark_client.storage.folder import Folder
 from spark_client.trackers.places import Place
-from spark_client.windows.fixed import Recut
 from spark_client.windows.substreams import Substream, Substreams
 
 _NAMED: Final = 5  #: substreams that a message lists
@@ -39,7 +39,6 @@ class Upgrade:
     """Continuation of an exported state.
 
     Attributes:
-        plan: the release.
         described: what its query is, as its checkpoint is to tell.
         mapping: makes the state of the release of the exported one; None: it keeps the same.
         dropping: which rows of the exported state are left out.
@@ -69,7 +68,7 @@ class Upgrade:
                 f"the state is of another stream: {'; '.join(fixed)}. A mapping changes keys, aggregates and windows: "
                 "start with a new job, with new checkpoints, to change more"
             )
-        if self.recut(entry) is not None and self.plan.stream.input.direction == "received":
+        if self.recuts(entry) and self.plan.stream.input.direction == "received":
             raise UsageError(
                 f"{'; '.join(changed)}: the rows come through a channel, whose sender has cut them into the old ones. "
                 "Windows change where a release reads its source itself; else start with a new job, with new "
@@ -81,13 +80,13 @@ class Upgrade:
                 "function that makes what it keeps now of what it kept, or declare the release as it was"
             )
 
-    def recut(self, entry: Mapping[str, Any]) -> Recut | None:
-        """Return what leads from the exported windows to those of the release; None: they are the same.
+    def recuts(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether the windows of the release are to take in the exported ones; False: they are the same.
 
         Raises:
-            UsageError: nothing does.
+            UsageError: they differ, and cannot.
         """
-        return Recut.between(Substreams.from_json(entry["query"]["substreams"]), self.plan.rule)
+        return self.plan.rule.takes_over(Substreams.from_json(entry["query"]["substreams"]))
 
 
 def build(
@@ -103,7 +102,6 @@ def build(
     Args:
         fetched: a directory with what `state_export.export` has written, for the driver and the executors to read.
         entry: what it has told of it.
-        upgrade: what goes on with it.
         target: the checkpoint, which is made.
         moved: moves what the tracker has open, if windows are cut otherwise; gives the place in its events after that.
 
@@ -122,22 +120,23 @@ def build(
     fields = read_json(fetched / POSITION)
     if not fields:
         return  # no batch was ever committed
-    index = read_part(fetched / STATE, set())
+    index = read_part(Folder(fetched), STATE, set())
     name = f"merged-{max(entry['epoch'], 0):012d}-{uuid.uuid4().hex[:8]}"
-    recut = upgrade.recut(entry)
+    recuts, rule = upgrade.recuts(entry), plan.rule
     rows: dict[Substream, RowTally] = {}
     if index.live:
         found = _write_rows(spark, fetched, index, upgrade, plan, entry, state / name)
         for old in index.bare | found:
-            new = old if recut is None else recut.window(old)
+            new = rule.recut(old) if recuts else old
             rows[new] = rows.get(new, NONE) + index.rows[old]
-        bare = rows.keys() - (found if recut is None else set(map(recut.window, found)))
-        Part(name, index.epoch, rows, index.batches, frozenset(bare)).index(state)
-    if recut is not None:
+        bare = rows.keys() - (set(map(rule.recut, found)) if recuts else found)
+        Part(name, index.epoch, rows, index.batches, frozenset(bare)).index(Folder(state))
+    if recuts:
         place = moved()
         fields |= {"position": place.numbers, "log_id": place.ids}
-    write_note(tracker / "events", entry["epoch"], Place.of(fields["position"], fields["log_id"]))
-    write_json(Version(entry["epoch"], 0).file(state), {**fields, "parts": [name] if rows else [], "dead": []})
+    acts = fields.setdefault("acts", entry["epoch"] + 1)  # version 0.2 did not count them
+    write_note(Folder(tracker / ACTS), acts, entry["epoch"], Place.of(fields["position"], fields["log_id"]))
+    Folder(state).put(Version(entry["epoch"], acts, 0).file, {**fields, "parts": [name] if rows else [], "dead": []})
 
 
 def _write_rows(
@@ -150,7 +149,7 @@ def _write_rows(
     target: Path,
 ) -> set[Substream]:
     """Write the partial rows of the new state, and give the exported substreams of which there are any."""
-    before, rule, recut = entry["query"], Substreams.from_json(entry["query"]["substreams"]), upgrade.recut(entry)
+    before, rule = entry["query"], Substreams.from_json(entry["query"]["substreams"])
     whole = spark.read.options(**WHOLE).parquet(str(fetched / STATE))
     given, dropped = whole, set[Substream]()
     if upgrade.dropping is not None:
@@ -166,7 +165,9 @@ def _write_rows(
         found = _substreams(written, rule)
         _check(index, found, dropped, upgrade.sends_on)
         substream = F.col(quoted(SUBSTREAM))
-        key = substream["key"] if recut is None else recut.key(substream["key"])
+        key = substream["key"]
+        if upgrade.recuts(entry):
+            key = plan.rule.recut_key(rule, key)
         own = [substream["scope"].alias("_scope"), key.alias("_key")]
         columns = [field for field in plan.part_schema.fieldNames() if field not in ("_scope", "_key")]
         write_parquet(written.select(*own, *map(quoted, columns)))(str(target))
@@ -199,13 +200,13 @@ def _check(index: Part, found: set[Substream], dropped: set[Substream], sends_on
         )
     if missing := had - found - dropped:
         raise UsageError(
-            f"mapping has left out what the state has of {_listed(missing)}. Keep at least a row of each, or drop them "
+            f"mapping has left out the rows of {_listed(missing)}. Keep at least a row of each, or drop them "
             "on purpose, with dropping= and a condition on the rows"
         )
     if sends_on and (gone := dropped - found):
         raise UsageError(
-            f"the results are sent on into a channel, where what the state holds keeps {_listed(gone)} open: these "
-            "cannot be dropped"
+            f"the results are sent on into a channel, where the rows of the state keep {_listed(gone)} open: leave "
+            "these out of dropping="
         )
 
 

@@ -16,16 +16,19 @@ from spark_client.destinations.destination import Opening, Output
 from spark_client.plan.batches import BatchId
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.streams import Direction
+from spark_client.release.inbox import forget_wake_ups
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.query import ReleaseQuery
 from spark_client.release.receipts import Receipts
 from spark_client.release.revisions import Revisions
-from spark_client.release.single import SingleRelease
+from spark_client.release.single import Outputs, SingleRelease
+from spark_client.runtime import declared
 from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.keyed import KeyedQuery
 from spark_client.runtime.processor import BatchProcessor, Forward
 from spark_client.runtime.queries import Read
 from spark_client.runtime.queryplan import JobSettings, QueryPlan
+from spark_client.storage.directories import check_store
 from spark_client.trackers.jobclient import JobClient
 from spark_client.windows.substreams import Substreams
 from tracker.client.pieces import Largest
@@ -40,7 +43,7 @@ def batch_query(
     """Return the runtime of a query. Its job is defined already.
 
     Args:
-        spark: the session that it is to run in.
+        spark: a session of its own.
         client: of the job; None: one of its own.
         largest: what one report may have; None: the tracker is asked.
 
@@ -48,20 +51,19 @@ def batch_query(
         UsageError: something cannot be written.
         TrackerUnavailable: the tracker does not answer.
 
-    >>> query = batch_query(plan, spark)                                                   # doctest: +SKIP
-    >>> rows.writeStream.foreachBatch(query.function).option("checkpointLocation", …)       # doctest: +SKIP
     """
     settings, stream = plan.settings, plan.stream
     client = client or settings.trackers.client()
     by_executors = settings.mode == "executors"
     manifest = Manifest(spark.sparkContext) if plan.seals or by_executors else None
-    quarantine = Quarantine(plan.checkpoint, plan.late, None)
+    quarantine = Quarantine(plan.checkpoint, plan.late, None, plan.late_to)
     largest = largest or Largest.by(client.server_info().limits)
     probed = partial(_probe, plan, manifest, largest)
     output = _output(plan, quarantine, probed if by_executors else None)
     return BatchQuery(
         Read.of(stream, spark),
         plan,
+        spark,
         partial(open_run, client, settings.job, plan.seals),
         _processor(plan, spark, client, output, quarantine, has_fronts=stream.input.front is not None),
         partial(probed, stream.segment, stream.input.direction) if by_executors else None,
@@ -69,9 +71,36 @@ def batch_query(
     )
 
 
+def check_stores(plan: QueryPlan) -> None:
+    """Check whether the file system of a query's checkpoint can do what is relied on there.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    check_store(plan.checkpoint, "checkpointLocation")
+    check_store(plan.late, "late_path")
+
+
+def resumed_query(
+    plan: QueryPlan, spark: SparkSession, client: JobClient | None = None, largest: Largest | None = None
+) -> BatchQuery:
+    """Return the runtime of a query that starts, or goes on from its checkpoint. See `batch_query`.
+
+    Raises:
+        UsageError: the query is not what has written its checkpoint; or something cannot be written.
+    """
+    forget_wake_ups(plan.checkpoint)
+    placed_again = declared.placed_as_noted(plan)
+    query = batch_query(placed_again, spark, client, largest)
+    declared.check_plan(placed_again, query.processor.kept(declared.next_epoch(plan.checkpoint)), query.interrupted)
+    query.look()
+    query.configure(spark)
+    return query
+
+
 def keyed_query(plan: QueryPlan, keyed: KeyedPlan, spark: SparkSession, client: JobClient) -> KeyedQuery:
     """Return the runtime of a query with a user's own state. Its job is defined already."""
-    quarantine = Quarantine(plan.checkpoint, plan.late, None)
+    quarantine = Quarantine(plan.checkpoint, plan.late, None, plan.late_to)
     opens = partial(open_run, client, plan.settings.job, False)
     return KeyedQuery(Read.of(plan.stream, spark), plan, keyed, opens, _output(plan, quarantine, None), quarantine)
 
@@ -137,7 +166,7 @@ def _processor(
     if plan.release is None:
         return Forward(output, quarantine, has_fronts)
     shape = plan.release.described() if plan.release.revisions else None
-    aside = Quarantine(plan.checkpoint, plan.late, shape)
+    aside = Quarantine(plan.checkpoint, plan.late, shape, plan.late_to)
     releases: list[SingleRelease] = []
     for each in plan.releases:
         assert each.release is not None
@@ -149,14 +178,16 @@ def _processor(
             SingleRelease(
                 each.release,
                 each.name,
-                output if each is plan else _output(each, quarantine, None),
+                Outputs(
+                    output if each is plan else _output(each, quarantine, None),
+                    each.state_segment is not None,
+                    receipts,
+                    each.destination.early(),
+                ),
                 plan.checkpoint,
                 aside,
-                sent_on=each.state_segment is not None,
-                compact_from=each.compact_from,
-                receipts=receipts,
+                each.compact_from,
                 counts=not releases,
-                early=each.destination.early(),
             )
         )
     release = ReleaseQuery(

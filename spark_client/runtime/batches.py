@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,8 +19,10 @@ from spark_client.plan.batches import BatchId
 from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import FunctionQuery, Read
 from spark_client.runtime.queryplan import QueryPlan
-from spark_client.spark_internals.checkpoints import query_id
-from tracker.client import Outcome
+from spark_client.spark_internals.checkpoints import last_commit, query_id
+from tracker.client import Outcome, TrackerUnavailable
+
+_PAUSE: Final = 0.01  #: seconds between two looks at whether a batch is committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +65,47 @@ class BatchQuery(FunctionQuery):
 
     Args:
         read: the stream that it reads.
+        spark: a session of its own, for what is done between batches.
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
         processor: what it does with its batches.
         probe: makes the executors' probe of a batch; None: the driver counts.
         manifest: records whose reports are kept; None: the driver counts.
+
+    Attributes:
+        pace: seconds between two times at which it writes results, at least.
     """
 
     def __init__(
         self,
         read: Read,
         plan: QueryPlan,
+        spark: SparkSession,
         open_run: Callable[[str, str, int], Run],
         processor: BatchProcessor,
         probe: Callable[[BatchId], ExecutorProbe] | None,
         manifest: Manifest | None,
     ) -> None:
-        super().__init__([read], plan.checkpoint, open_run)
+        super().__init__([read], plan.checkpoint, open_run, plan.received_beside)
         self._read = read
+        self._spark = spark
+        self._bounded = plan.bounded
+        self.pace = plan.pace
+        self._released = 0  # how often, between batches
         self._seals = plan.seals
-        self._wakes = plan.release is not None
         self._place = partial(BatchInHand, plan.settings.job, plan.stream.segment, frozenset(plan.connected))
         self.counting = plan.counting()
         self.processor = processor
         self._probe = probe
         self._manifest = manifest
+
+    @property
+    def progress(self) -> tuple[int | None, int]:
+        return self.run.last_epoch, self._released
+
+    @property
+    def releases(self) -> bool:
+        """Return whether it releases what ends, be it between two batches."""
+        return self.processor.releases
 
     @property
     def outlives_its_sources(self) -> bool:
@@ -101,10 +122,61 @@ class BatchQuery(FunctionQuery):
     def begun(self, epoch: int) -> bool:
         return self.processor.begun(query_id(self.checkpoint), epoch)
 
-    def drain(self, spark: SparkSession) -> None:
-        result = self.processor.drain(self.run, spark)
+    def drain(self) -> None:
+        self._release(anyway=True)
+        while self._release():  # the first may have been one that another driver had begun
+            pass
+
+    def release_ended(self) -> bool:
+        """Release what has ended while no batch comes, and return whether nothing is left to be done.
+
+        A batch is waited for by no means; a failure ends the query.
+        """
+        try:
+            with self.gate.between() as free:
+                if not free or self._is_under_way():
+                    return False
+                if self.run.closed:
+                    return True
+                self.report_commits(patient=True)
+                return not self._release()
+        except TrackerUnavailable:
+            return False
+        except Exception as error:
+            self.break_off(self.failure_of(error))
+            return True
+
+    def _is_under_way(self) -> bool:
+        """Return whether a batch was let in that Spark has not committed, here or by a driver before."""
+        if self.gate.last_epoch is None:
+            return self.interrupted is not None
+        last = last_commit(self.checkpoint)
+        return last is None or last < self.gate.last_epoch
+
+    def ended(self) -> None:
+        if not self._bounded:
+            return
+        if self.gate.is_open and not self.stopped:
+            for front in self.fronts:
+                front.ran()
+                self.run.announce(front, patient=False)
+        self._release_all()
+
+    def _release(self, anyway: bool = False) -> bool:
+        result = self.processor.release(self.run, self._spark, anyway)
+        self._released += result is not None
         if self.metrics is not None and result is not None:
             self.metrics.done(self.run.query, result, self.processor.state_size())
+        return result is not None
+
+    def settle(self) -> None:
+        super().settle()
+        if self.query is not None and self.query.isActive:
+            self._release_all()
+
+    def _release_all(self) -> None:
+        while self.releases and self.gate.is_open and not self.release_ended():
+            time.sleep(_PAUSE)
 
     def carry_out(self, batch: DataFrame, run: Run, epoch: int) -> tuple[BatchResult | None, list[Outcome]]:
         with within(self._place(epoch)):
@@ -137,7 +209,7 @@ class BatchQuery(FunctionQuery):
     def _input(self, batch: DataFrame, run: Run, epoch: int) -> BatchInput | None:
         """Return the rows of a batch; None: it has none."""
         stream, front = self._read
-        rows = stream.input.rows(batch, run.query, epoch, self._wakes)
+        rows = stream.input.rows(batch, run.query, epoch)
         if rows is None:
             return None
         name = run.batch(epoch)
@@ -145,7 +217,7 @@ class BatchQuery(FunctionQuery):
             stream,
             self.counting,
             front,
-            BatchRows(name, batch, rows, self._wakes),
+            BatchRows(name, batch, rows),
             None if self._probe is None else self._probe(name),
             running=lambda: self.query,
             reads_all=self.processor.reads_all,

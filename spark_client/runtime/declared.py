@@ -7,18 +7,76 @@ what is done in `foreachBatch`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, torn
 from spark_client.plan.releases import KEY_FORMS, ReleasePlan
 from spark_client.plan.sources import Source
-from spark_client.plan.state_layout import changed_forms, new_aggregates, part_numbers
+from spark_client.plan.state_layout import changed_forms, new_aggregates, part_numbers, placed
 from spark_client.plan.streams import Stream
+from spark_client.release.single import kept_at, substreams_kept
+from spark_client.runtime.queryplan import QueryPlan
+from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import read_json, write_json
-from spark_client.windows.fixed import Recut
+from spark_client.windows.substreams import Substreams
 
 ZONE: Final = "spark.sql.session.timeZone"  #: the aspect that says by which zone rows fall into substreams
+
+
+def placed_as_noted(plan: QueryPlan) -> QueryPlan:
+    """Return the plan with its aggregates where the state that is there has them."""
+
+    def own(each: QueryPlan) -> QueryPlan:
+        if each.release is None:
+            return each
+        return replace(each, release=placed(each.release, read_json(_note(each.checkpoint, each.name))))
+
+    return replace(own(plan), beside=tuple(map(own, plan.beside)))
+
+
+def check_plan(plan: QueryPlan, kept: Mapping[str, int], interrupted: int | None) -> None:
+    """Check whether a query is still what it was when it wrote its checkpoint, and write down what it is.
+
+    Args:
+        kept: how many substreams its state holds, by the name of each release.
+        interrupted: a batch that has published something and is not committed: it is to be run again as it was.
+
+    Raises:
+        UsageError: it differs; every difference is named.
+    """
+    checkpoint = plan.checkpoint
+    if (epoch := next_epoch(checkpoint)) and not _note(checkpoint).exists():
+        raise torn(f"{_note(checkpoint)} is missing", epoch, checkpoint)
+    now_described = described(plan.settings.job, plan.stream, None)
+    if plan.name:
+        known = releases_of(_note(checkpoint))
+        gone = set(known or ()) - kept.keys()
+        left = {name: substreams_kept(kept_at(checkpoint, name), epoch) for name in gone}
+        check_releases(_note(checkpoint), known, kept, left)
+        now_described[_RELEASES] = sorted(kept)
+    else:
+        check_alone(_note(checkpoint))
+    shapes = {each.name: each.release.described() for each in plan.releases if each.release is not None}
+    noted = {_note(checkpoint): (now_described, max(kept.values(), default=0))}
+    for name, shape in shapes.items():
+        own, note = noted.get(_note(checkpoint, name), ({}, kept[name]))[0], _note(checkpoint, name)
+        noted[note] = ({**own, **shape}, kept[name])
+    found = [(note, checked(note, now, number, interrupted, checkpoint)) for note, (now, number) in noted.items()]
+    for note, now in found:  # when nothing is refused
+        write(note, now)
+
+
+def _note(checkpoint: Path, name: str = "") -> Path:
+    """Return where a query, or one of its releases, has written down what it is."""
+    return kept_at(checkpoint, name) / "query.json"
+
+
+def next_epoch(checkpoint: Path) -> int:
+    """Return the epoch after the last one that Spark has committed."""
+    last = last_commit(checkpoint)
+    return 0 if last is None else last + 1
 
 
 def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str, object]:
@@ -178,7 +236,9 @@ def _of_aggregates(known: Mapping[str, object], now: Mapping[str, object], inter
 def _instead(known: Mapping[str, object], now: Mapping[str, object]) -> str:
     """Return what to do about what no drain makes possible: a checkpoint is of one stream, cut in one way, for good."""
     advice = "Start the query as it was, or with a new job, with new checkpoints and new paths for channels"
-    if Recut.possible(known.get("substreams"), now["substreams"]):
+    before, wanted = known.get("substreams"), now["substreams"]
+    changed = isinstance(before, dict) and isinstance(wanted, dict) and before != wanted
+    if changed and Substreams.from_json(cast(Any, wanted)).recuts(Substreams.from_json(cast(Any, before))):
         advice += (
             ". If it reads its source itself, windows of another length are taken over from an export of its state: "
             "Snapshots(…).restore(…, mapping=…)"

@@ -29,6 +29,7 @@ class Definition:
         force: take the job over from another deployment, whatever is open there.
 
     Attributes:
+        deployment: of the job.
         largest: what one report may have; the smallest that any tracker takes, before the job is defined.
     """
 
@@ -43,7 +44,7 @@ class Definition:
     ) -> None:
         self._client = client
         self._job = job
-        self._deployment = deployment
+        self.deployment = deployment
         self._graph = graph
         self._rules = rules
         self._force = force
@@ -60,14 +61,11 @@ class Definition:
             raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
         self._rules["progress"] = True
 
-    def define(self, to_drain: bool = False) -> DrainMode | None:
-        """Define the job; again with each start of a query, which tells whether it drains.
+    def define(self, to_drain: bool = False) -> None:
+        """Define the job; again with each start of a query.
 
         Args:
             to_drain: it is defined in order to be drained, and so may have been, since it was first defined here.
-
-        Returns:
-            How it drains, or was drained; None: it does not.
 
         Raises:
             TrackingError: the tracker refuses it, or cannot be reached; or it has been drained.
@@ -77,7 +75,7 @@ class Definition:
             info = self._client.server_info()
             spec = JobSpec(
                 job=self._job,
-                deployment=self._deployment,
+                deployment=self.deployment,
                 segments=self._graph.segments,
                 fronts=self._graph.fronts(),
                 state_segments=self._graph.states(),
@@ -93,13 +91,11 @@ class Definition:
         if drained and not (to_drain and self._defined is not None):
             done = "handed over" if defined.drain.mode is DrainMode.HAND_OVER else "drained"
             raise TrackingError(
-                f"deployment {self._deployment!r} of job {self._job!r} has been {done}: start another deployment="
+                f"deployment {self.deployment!r} of job {self._job!r} has been {done}: start another deployment="
             )
         self._defined = spec
         self._graph.fixed = True
         self.largest = Largest.by(info.limits)
-        drains = drained or defined.drain.state in (DrainState.DRAINING, DrainState.TIMED_OUT)
-        return defined.drain.mode if drains else None
 
     def _warn_of_what_is_abandoned(self) -> None:
         try:
@@ -108,13 +104,13 @@ class Definition:
             if error.reason != Refusal.UNKNOWN_JOB:
                 raise
             return
-        if status.spec.deployment != self._deployment and status.open_substreams:
+        if status.spec.deployment != self.deployment and status.open_substreams:
             some = islice(self._client.substreams(self._job), _NAMED)
             names = ", ".join(f"{substream.name} of {substream.scope!r}" for substream in some)
             _log.warning(
                 "force: deployment %r takes job %r over from %r; if the graph has changed, what is open is abandoned: "
                 "%d substreams, with %d elements in flight: %s%s",
-                self._deployment,
+                self.deployment,
                 self._job,
                 status.spec.deployment,
                 status.open_substreams,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from spark_client.spark_internals.errors import INTERRUPTED
 
@@ -26,6 +27,7 @@ class Gate:
         self._paused = False
         self._admitted: int | None = None  # the epoch that may come in though it is closed
         self._stopping = threading.Event()
+        self._left_at = float("-inf")  # the monotonic time at which the last one inside has done its work
         self.last_epoch: int | None = None  #: that was let in and has done its work
 
     @contextmanager
@@ -36,18 +38,35 @@ class Gate:
             Stopped: it must not begin.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._paused or self._closed)
+            self._changed.wait_for(lambda: self._inside is None and (not self._paused or self._closed))
             enters = not self._closed or epoch == self._admitted
             if enters:
                 self._inside = threading.get_ident()
         if not enters:
             self._stopping.wait()
             raise Stopped
+        with self._leaving():
+            yield
+
+    @contextmanager
+    def between(self) -> Iterator[bool]:
+        """Keep batches out meanwhile, and yield whether that can be: none is inside, and the gate is open."""
+        with self._changed:
+            free = self._inside is None and self.is_open
+            if free:
+                self._inside = threading.get_ident()
+        with self._leaving() if free else nullcontext():
+            yield free
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Leave at the end, and let in who waits."""
         try:
             yield
         finally:
             with self._changed:
                 self._inside = None
+                self._left_at = time.monotonic()
                 self._changed.notify_all()
 
     def done(self, epoch: int) -> None:
@@ -76,6 +95,15 @@ class Gate:
     def paused(self) -> bool:
         """Return whether a batch would wait for `go_on`."""
         return self._paused
+
+    def is_busy(self, soon: float) -> bool:
+        """Return whether a batch is inside, or something was done within so many seconds."""
+        return self.busy or time.monotonic() - self._left_at < soon
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a batch that comes is let in."""
+        return not self._closed and not self._paused
 
     @property
     def busy(self) -> bool:

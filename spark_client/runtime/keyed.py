@@ -48,7 +48,7 @@ class KeyedQuery(FunctionQuery):
         output: Output,
         quarantine: Quarantine,
     ) -> None:
-        super().__init__([read], plan.checkpoint, open_run)
+        super().__init__([read], plan.checkpoint, open_run, plan.received_beside)
         self._keyed = keyed
         self._output = output
         self._quarantine = quarantine

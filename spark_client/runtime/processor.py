@@ -26,6 +26,8 @@ class Forward:
         self._quarantine = quarantine
         self._has_fronts = has_fronts
 
+    releases = False
+
     @property
     def outlives_its_sources(self) -> bool:
         return not self._has_fronts
@@ -53,7 +55,7 @@ class Forward:
     def begun(self, query: str | None, epoch: int) -> bool:
         return query is not None and self._output.begun(query, epoch)
 
-    def drain(self, run: Run, spark: SparkSession) -> None:
+    def release(self, run: Run, spark: SparkSession, anyway: bool = False) -> None:
         pass
 
     def state_size(self) -> StateSize | None:
@@ -71,7 +73,13 @@ class Forward:
 
 
 class BatchProcessor(Protocol):
-    """Processor of one query's batches: it forwards rows, or releases results."""
+    """Processor of one query's batches: it forwards rows, or releases results.
+
+    Attributes:
+        releases: whether it releases results.
+    """
+
+    releases: bool
 
     @property
     def outlives_its_sources(self) -> bool:
@@ -110,11 +118,17 @@ class BatchProcessor(Protocol):
         """
         ...
 
-    def drain(self, run: Run, spark: SparkSession) -> BatchResult | None:
-        """Publish what is left when no other batch will come: the query has stopped.
+    def release(self, run: Run, spark: SparkSession, anyway: bool = False) -> BatchResult | None:
+        """Publish what has ended since the last batch, which Spark has committed, between two batches.
+
+        Args:
+            anyway: whether nothing is left to be done.
 
         Returns:
             What it has done; None: nothing was left.
+
+        Raises:
+            TrackingError: another driver has taken the query over.
         """
         ...
 

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
 from spark_client.counting.batch import BatchResult, StateSize
-from spark_client.counting.given_counts import Ledger, forget_shared
+from spark_client.counting.given_counts import RecordedCounts, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.fronts.front import Front, LiveFront
@@ -26,6 +26,7 @@ from spark_client.runtime.gate import Gate, Stopped
 from spark_client.runtime.metrics import QueryMetrics
 from spark_client.spark_internals.checkpoints import clear_unfinished, last_begun, last_commit
 from spark_client.spark_internals.errors import of_two_drivers, sentence_in
+from spark_client.spark_internals.kafka import ask_for_latest_offsets
 from spark_client.spark_internals.observations import observation_name
 from spark_client.storage.directories import PARQUET
 from tracker.client import Frontier, Outcome, TrackerError, TrackerUnavailable
@@ -33,9 +34,6 @@ from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
-_LOOK_EVERY = 0.01  #: seconds between two looks at what Spark has committed
-_RETRY_EVERY = 0.5  #: seconds between two attempts to reach a tracker that is away
-_JOINING = 5.0  #: seconds in which the thread that follows has to end when it is told to
 _LIVES_EVERY = 0.25  #: seconds between two looks at whether a query has ended
 
 _INTERRUPTING = 5.0  #: seconds in which a query that is interrupted has to stop
@@ -68,6 +66,7 @@ class TrackedQuery:
     Args:
         reads: the streams it takes its rows from.
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
+        received_beside: the segments that its application receives, each by a query that holds a drain.
 
     Attributes:
         has_operators: Spark's own operators keep its state: while its job drains it goes on until what they hold has
@@ -76,13 +75,22 @@ class TrackedQuery:
 
     has_operators = False
 
-    def __init__(self, reads: Sequence[Read], checkpoint: Path, open_run: Callable[[str, str, int], Run]) -> None:
+    def __init__(
+        self,
+        reads: Sequence[Read],
+        checkpoint: Path,
+        open_run: Callable[[str, str, int], Run],
+        received_beside: Set[str] = frozenset(),
+    ) -> None:
         self.reads = reads
         self.checkpoint = checkpoint
+        self.received_beside = received_beside
         self.query: StreamingQuery | None = None
         self.gate = Gate()
         self.cancelled = False  #: it is to be stopped as soon as Spark has started it
+        self.stopped = False  #: its user has stopped it
         self.failed: Exception | None = None  #: what has ended its last batch
+        self.broken: Exception | None = None  #: what has ended it between two batches
         self._open_run = open_run
         self._opened = threading.Event()
         self._opening = threading.Lock()
@@ -90,8 +98,6 @@ class TrackedQuery:
         self._refused: Exception | None = None
         self._closed = False
         self._look_again = 0.0
-        self._unfollowed = threading.Event()
-        self._follower: threading.Thread | None = None
 
     @property
     def fronts(self) -> list[LiveFront]:
@@ -146,6 +152,11 @@ class TrackedQuery:
                 self._refused = error
             self._opened.set()
 
+    @property
+    def progress(self) -> tuple[int | None, int]:
+        """The last batch that Spark has committed, and how often it has done something between two."""
+        return self.run.last_epoch, 0
+
     def look(self) -> None:
         """Let the fronts of its sources learn what is there before it starts.
 
@@ -153,8 +164,7 @@ class TrackedQuery:
             UsageError: what is there can be promised by nobody.
         """
         for front in self.fronts:
-            front.committed(self.checkpoint, last_commit(self.checkpoint))
-            front.look(at_once=True)
+            front.look(self.checkpoint, last_commit(self.checkpoint), at_once=True)
 
     def resumed(self, run: Run) -> None:
         """Make the promises that are known before any batch.
@@ -166,78 +176,46 @@ class TrackedQuery:
         for number, (stream, front) in enumerate(self.reads):
             if front is not None:
                 if front.front.counts:
-                    front.begin(Ledger(self.checkpoint / "tracker" / "counts" / str(number), run, stream.segment))
+                    path = self.checkpoint / "tracker" / "counts" / str(number)
+                    front.begin(RecordedCounts(path, run, stream.segment))
                 run.announce(front)
         if any(front.front.counts for front in self.fronts):
             forget_shared(run)
+        if self.fronts and run.drains() is not None:
+            self.rest()
 
-    @property
-    def followed(self) -> bool:
-        """Return whether its commits are reported as they come about, and its end."""
-        return self._follower is not None
-
-    def follow(self, ended: Callable[[], object]) -> None:
-        """Report to the tracker what Spark commits, and that the query has ended, soon after; in a thread of its own.
-
-        Args:
-            ended: called in that thread when it has done its last.
-        """
-        self._follower = threading.Thread(target=self._follow, args=[ended], name="tracking-commits", daemon=True)
-        self._follower.start()
-
-    def unfollow(self) -> None:
-        """Follow the query no longer: when this returns, its thread has ended, or does after a call under way."""
-        self._unfollowed.set()
-        if (follower := self._follower) is not None and follower is not threading.current_thread():
-            follower.join(_JOINING)
-
-    def _follow(self, ended: Callable[[], object]) -> None:
-        goes_on, complained = True, False
-        while goes_on and not self._unfollowed.is_set():
-            pause = _LOOK_EVERY
-            try:
-                goes_on, complained = self._look(), False
-            except TrackerUnavailable as error:
-                pause = _RETRY_EVERY
-                if not complained:
-                    _log.warning("what Spark has committed waits for the tracker: %s", error)
-                complained = True
-            except Exception as error:
-                _log.error("query %s: %s", self.query.id if self.query else "?", explained(error))
-                self.abandon()
-                goes_on = False
-            self._unfollowed.wait(pause)
-        self._follower = None
-        ended()
-
-    def _look(self) -> bool:
-        """Report what Spark has committed since the last look, and close the run if the query has ended.
+    def keep_up(self) -> bool:
+        """Report what Spark has committed since the last call, and close the run if the query has ended.
 
         Returns:
-            Whether there is something left to follow.
+            Whether there is something left to keep up with.
 
         Raises:
             TrackerError: the tracker refuses it.
             TrackerUnavailable: no answer; to be called again.
         """
-        if self._closed or self._run is None or self.query is None:
+        if self._closed or self._run is None:
             return not self._closed
         self.report_commits()
         if self._run.failure is None:
             self._announce(self._run)
         now = time.monotonic()
-        if now >= self._look_again:
+        if self.query is not None and now >= self._look_again:
             self._look_again = now + _LIVES_EVERY
             if not self.query.isActive:
+                if self.query.exception() is None:
+                    self.ended()
                 return not self.close(patient=False)
         return True
+
+    def ended(self) -> None:
+        """Do what is left when Spark's query has ended by itself, or was stopped."""
 
     def _announce(self, run: Run) -> None:
         """Make the promises that have become known meanwhile."""
         try:
             for front in self.fronts:
-                front.committed(self.checkpoint, run.last_epoch)
-                front.look()
+                front.look(self.checkpoint, run.last_epoch)
                 run.announce(front, patient=False)
         except TrackingError as error:
             run.failure = error  # the next batch fails with it
@@ -262,6 +240,17 @@ class TrackedQuery:
         """Follow the query no longer, as the tracker has refused its run: it must not go on untracked."""
         self._closed = True
 
+    def break_off(self, error: Exception) -> None:
+        """End the query, as what it had to do between two batches has failed. Spark's own query just stops; where it is
+        in another process, its next batch fails.
+        """
+        self.broken = error
+        _log.error("query %s ends, as what it had to do between two batches failed: %s", self.run.query, error)
+        if self.query is None:
+            self.run.failure = error
+        else:
+            threading.Thread(target=self.query.stop, name="tracking-stop", daemon=True).start()
+
     def close(self, patient: bool = True) -> bool:
         """Close the run of a query that has stopped, for whatever reason.
 
@@ -281,7 +270,7 @@ class TrackedQuery:
     def release_resources(self) -> None:
         """Give back what the query needed while it ran."""
 
-    def drain(self, spark: SparkSession) -> None:
+    def drain(self) -> None:
         """Publish what is left when no other batch will come: the query has stopped."""
 
     def begun(self, epoch: int) -> bool:  # noqa: ARG002 - others have
@@ -307,30 +296,19 @@ class TrackedQuery:
         Raises:
             TrackerError: the tracker refuses.
         """
-        while True:
-            try:
-                self.run.promise(front.finish())
-                return
-            except TrackerError as error:
-                if error.reason != Refusal.EPOCH_STAGED:
-                    raise
-            time.sleep(0.05)  # a batch is under way: it will be committed
+        between_batches(lambda: self.run.promise(front.finish()))
 
     def failure(self) -> TrackingError | None:
         """Return what has gone wrong, as a user reads it; None: nothing."""
         query = self.query
         if query is None:
             return None
-        cause: BaseException | None = query.exception()
+        cause: BaseException | None = query.exception() or self.broken
         if cause is None:
             cause = self._run.failure if self._run is not None and query.isActive else None
             if cause is None:
                 return None
-        sentence = sentence_of(self.failed or cause) or sentence_of(cause)
-        text = f"query {query.id} has failed: {cause}" if sentence is None else f"{sentence} (query {query.id})"
-        failure = QueryFailedError(text)
-        failure.__cause__ = self.failed or cause
-        return failure
+        return failed_query(query, cause, self.failed)
 
     def stop(self, patience: float | None = None) -> None:
         """Stop the query after the batch in hand, once that is committed, and before the next.
@@ -432,6 +410,7 @@ class FunctionQuery(TrackedQuery):
             if not self._swept:
                 if run.is_current():
                     self.sweep(run.query)
+                ask_for_latest_offsets(batch.sparkSession, run.query)
                 self._swept = True
             if epoch:
                 self.report_commits(epoch - 1, patient=True)  # else Spark would not have begun this one
@@ -541,6 +520,22 @@ class NativeQuery(TrackedQuery):
             threading.Thread(target=self.query.stop, name="tracking-stop", daemon=True).start()
 
 
+def between_batches(promise: Callable[[], object]) -> None:
+    """Make a promise that no batch carries, once the batch under way, if any, is committed.
+
+    Raises:
+        TrackerError: the tracker refuses.
+    """
+    while True:
+        try:
+            promise()
+            return
+        except TrackerError as error:
+            if error.reason != Refusal.EPOCH_STAGED:
+                raise
+        time.sleep(0.05)
+
+
 _TWO_DRIVERS: Final = (
     "two drivers have run this query with one checkpoint, and one has found the other's entry in Spark's log. Nothing "
     "is lost, and both may have ended: start one of them again, and see that the other stays down"
@@ -552,6 +547,21 @@ class QueryFailedError(TrackingError, StreamingQueryException):
 
     def __init__(self, sentence: str) -> None:
         StreamingQueryException.__init__(self, message=sentence)
+
+
+def failed_query(query: StreamingQuery, cause: BaseException, own: BaseException | None = None) -> QueryFailedError:
+    """Return the error of a query that has failed.
+
+    Args:
+        cause: as Spark has it.
+        own: what was raised in its batch; None: that is not known.
+    """
+    sentence = sentence_of(own or cause) or sentence_of(cause)
+    failure = QueryFailedError(
+        f"query {query.id} has failed: {cause}" if sentence is None else f"{sentence} (query {query.id})"
+    )
+    failure.__cause__ = own or cause
+    return failure
 
 
 def sentence_of(error: BaseException) -> str | None:

@@ -48,6 +48,7 @@ class QueryPlan:
         release: what it releases of it; None: it passes the rows on.
         destination: where its rows go.
         late: where the table of what came late is.
+        late_to: a sink that the rows of this table go to instead.
         seals: whether what counts of a batch is fixed at the tracker before Spark commits it.
         compact_from: how many parts of state there may be before they are made one.
         receipts: where receipts go; None: none are written.
@@ -55,8 +56,11 @@ class QueryPlan:
         upstream: the segments that lead to the stream's.
         connected: those, the stream's own, and those that can be reached from it.
         origins: those of them, or the stream's own, on which rows enter the job, with what the promise of each trusts.
+        received_beside: the segments that the application receives, each by a query of its own.
         state_segment: the segment that stands for a release's state, if its results are sent on.
         name: of the release, among several; empty: there is one.
+        bounded: whether a run of it takes what is there and ends: it releases all that it has ended.
+        pace: seconds between two times at which it writes results, at least, as its trigger has it; 0: none.
         beside: further releases of the same stream, each with a name and a destination of its own. They are made of the
             same batches: `stream`, `settings`, `checkpoint` and `late` are the same.
     """
@@ -74,9 +78,13 @@ class QueryPlan:
     upstream: tuple[str, ...] = field(default=())
     connected: tuple[str, ...] = field(default=())
     origins: Mapping[str, str] = field(default_factory=dict)
+    received_beside: frozenset[str] = frozenset()
     state_segment: str | None = None
     name: str = ""
+    bounded: bool = False
+    pace: float = 0.0
     beside: tuple[QueryPlan, ...] = field(default=())
+    late_to: Sink | None = None
 
     @property
     def releases(self) -> list[QueryPlan]:

@@ -1,30 +1,36 @@
-"""Bringing a job to rest: one machine with three goals, to finish, to hand over, and to pause.
+"""The way of a job to rest: one machine with three goals, to finish, to hand over, and to pause.
 
 A job rests when its sources' queries begin no batch, all that they have sent has arrived, and the queries that receive
 do nothing either. The way there is the same for all goals. The machine looks at the job again and again; each look
 carries the job on from the first state, through all states that are passed, to the one that is not.
 
+To finish and to hand over, each query brings itself to rest, in the process where its batches run, and meets the others
+at the tracker alone. A pause is of all queries of one application.
+
 | state | passed, to finish | to hand over | to pause |
 |---|---|---|---|
-| `GATHERING` | queries here read all they are to | at once | batches that had begun are committed |
-| `SOURCES` | they have stopped, fronts are finished | they have stopped | they are held at their gates |
+| `GATHERING` | all queries that receive here hold the drain | at once | batches that had begun are committed |
+| `SOURCES` | a source's query has stopped, its fronts are finished | it has stopped | they are held at their gates |
 | `FLOWING` | all has ended, only guards are staged | all is received, guards have come to the end | all is received |
-| `RECEIVERS` | all is published, all have stopped | all have stopped | they are held, all is received still |
+| `RECEIVERS` | all is published, the query has stopped | it has stopped | they are held, all is received still |
 | `AT_REST` | the job is drained at the tracker | likewise | the goal |
 | `DRAINED` | the goal | the goal | |
 
-A state that was passed can come back. A query that is started during a hand-over takes the job back to `SOURCES`; one
-that has begun a batch before it is held takes a pause back to `FLOWING`, and its gate opens again. An error ends the
-attempt in the state it is in; the guards stay, and so does the drain, for the driver that is started next. A job whose
-sources had finished before is drained at the tracker at once; its queries are brought to rest all the same.
+A state that was passed can come back. A query that has begun a batch before it is held takes a pause back to `FLOWING`,
+and its gate opens again. An error ends the attempt of its query in the state it is in; the guard stays, and so does the
+drain, for the run that is started next. A job whose sources had finished before is drained at the tracker at once; its
+queries are brought to rest all the same.
 
 *Guards* are producers beside the queries' own. The tracker considers a job finished once all has ended and nothing is
-staged, but results come after the ends. So who has some to release keeps an empty epoch staged meanwhile; it is
-committed last. In a hand-over nothing ends, and the queries that receive must not stop while something can still come
-for them, whichever application sends it. So each query has a guard, which holds the hand-over while it is open. Its
-committed epoch is the number of an event: the query has acted on all that was announced up to there. When this is the
-job's newest event in all guards, nothing is staged, and all that was sent has been received, nothing is left to be
-done. That stays so, and every application finds it.
+staged, but results come after the ends. So a query that has some to release keeps an empty epoch staged meanwhile, by a
+guard for each segment that the query reads; it is committed last. A source is finished when there is such a guard for
+each segment that its application receives: a query that is still to be started has something to release, too.
+
+In a hand-over nothing ends, and the queries that receive must not stop while something can still come for them,
+whichever application sends it. So each query has a guard, which holds the hand-over while it is open. Its committed
+epoch is the number of an event: the query has acted on all that was announced up to there. When this is the job's
+newest event in all guards, nothing is staged, and all that was sent has been received, nothing is left to be done. That
+stays so, and every query finds it.
 """
 
 from __future__ import annotations
@@ -34,16 +40,14 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Final, TypeAlias
-
-from pyspark.sql import SparkSession
+from typing import Final
 
 from spark_client.advice import explained
-from spark_client.counting.runs import Run
+from spark_client.counting.runs import BETWEEN
 from spark_client.errors import TrackingError, UsageError
 from spark_client.runtime.queries import NativeQuery, TrackedQuery
 from spark_client.spark_internals.checkpoints import last_commit
@@ -53,14 +57,12 @@ from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
-_OF_DRAIN: Final = "/drain"  #: after a query's id: the guard that holds the drain
-_OF_HAND_OVER: Final = "/hand-over"  #: likewise of a hand-over
+_OF_DRAIN: Final = "/drain"  #: after a segment: the guard by which the query that reads it holds the drain
+_OF_HAND_OVER: Final = "/hand-over"  #: after a query's id: the guard that holds the hand-over
 _UNIT: Final = "results"  #: of a guard's epoch
 _LOOK_EVERY: Final = 0.05  #: seconds
 _COMPLAIN_AFTER: Final = 10.0  #: seconds for which the same is waited for, and nothing logged
 _JOINING: Final = 5.0  #: seconds in which the thread has to end when it is stopped
-
-Queries: TypeAlias = Callable[[], list[TrackedQuery]]  #: gives the newest run of each query of an application
 
 
 class State(Enum):
@@ -133,7 +135,7 @@ def advance(goal: Goal, status: JobStatus) -> State:
 
 
 class Quiesce:
-    """One attempt to bring a job to rest. Another one can follow it if it fails or is stopped.
+    """One attempt to bring a job, or a query of it, to rest. Another one can follow it if it fails or is stopped.
 
     Attributes:
         goal: what for.
@@ -174,6 +176,8 @@ class Quiesce:
             try:
                 self.state = advance(self.goal, self.goal.look())
             except TrackerUnavailable as error:
+                if self.goal.stopped.is_set():
+                    raise
                 _log.warning("%r waits for the tracker: %s", self.goal, error)
             except TrackerError as error:
                 if error.reason != Refusal.DRAINED:  # else it was done before this look
@@ -194,10 +198,10 @@ class Quiesce:
 
 
 class Drain(Goal):
-    """A goal that was asked for at the tracker.
+    """A goal that was asked for at the tracker, as one query reaches it.
 
     Args:
-        queries: gives those of this application.
+        query: the query, whose run is open.
 
     Attributes:
         mode: what becomes of what is open.
@@ -207,31 +211,30 @@ class Drain(Goal):
     mode: DrainMode
     name: str
 
-    def __init__(self, client: JobClient, job: str, deployment: str, queries: Queries) -> None:
+    def __init__(self, query: TrackedQuery) -> None:
         super().__init__()
-        self._client = client
-        self._job = job
-        self._deployment = deployment
-        self._all = queries
-        self._halted: set[TrackedQuery] = set()
+        self._query = query
+        self._run = query.run
+        self._client = query.run.client
+        self._halted = False
         self._complain_at = time.monotonic() + _COMPLAIN_AFTER
 
     def __repr__(self) -> str:
-        return f"the {self.name} of job {self._job}"
+        return f"the {self.name} of job {self._run.job} by the query with the checkpoint {self._query.checkpoint}"
 
     def look(self) -> JobStatus:
-        if self.stopped.is_set():
-            raise TrackingError(
-                f"the queries were stopped before the {self.name} of their job was over: start them again under the "
-                f"same deployment=, and the {self.name} goes on"
-            )
-        status = self._client.job(self._job)
-        if status.drain.deployment != self._deployment:
-            raise TrackingError(f"deployment {status.drain.deployment!r} has taken over")
+        status = self._client.job(self._run.job)
+        if status.drain.deployment != self._run.deployment:
+            raise TrackingError(f"deployment {status.drain.deployment!r} has taken over: stop this application")
         if status.drain.state is DrainState.CANCELLED or status.drain.mode not in (self.mode, None):
             self.let_go()
             raise TrackingError(
                 f"the {self.name} was cancelled when the queries that read sources had stopped: start them again"
+            )
+        if self.stopped.is_set():
+            raise TrackingError(
+                f"the queries were stopped before the {self.name} of their job was over: start them again under the "
+                f"same deployment=, and the {self.name} goes on"
             )
         return status
 
@@ -239,28 +242,26 @@ class Drain(Goal):
     def let_go(self) -> None:
         """Hold the drain no longer from here."""
 
-    def _guard(self, query: str, kind: str) -> JobProducer:
-        """Open a guard beside a query."""
-        return self._client.open_producer(self._job, f"{query}{kind}", f"{self._deployment}/{uuid.uuid4().hex[:8]}")
+    def _guard(self, beside: str) -> JobProducer:
+        """Open a guard."""
+        return self._client.open_producer(self._run.job, beside, f"{self._run.deployment}/{uuid.uuid4().hex[:8]}")
 
-    def _halt_sources(self, sources: Sequence[TrackedQuery]) -> bool:
-        """Stop queries, each after the batch that has begun, and return whether all have stopped.
+    def _halt_source(self) -> bool:
+        """Stop the query after the batch that has begun, and return whether it has stopped.
 
         What that batch has published belongs to this deployment, whichever driver began it. Spark runs it again before
         any other batch.
         """
-        going = [query for query in sources if query not in self._halted]
-        for query in going:
-            query.rest()
-        for query in going:
-            if query.interrupted is None or not _runs(query):
-                self._halt(query)
-        return self._halted.issuperset(sources)
+        if not self._halted:
+            self._query.rest()
+            if self._query.interrupted is None or not _runs(self._query):
+                self._halt()
+        return self._halted
 
-    def _halt(self, query: TrackedQuery) -> None:
-        query.halt()
-        query.close()
-        self._halted.add(query)
+    def _halt(self) -> None:
+        self._query.halt()
+        self._query.close()
+        self._halted = True
 
     def _note(self, found: str) -> None:
         """Note what is waited for, and log it once when it has been the same for some time."""
@@ -273,77 +274,63 @@ class Drain(Goal):
 
 
 class Finish(Drain):
-    """The goal that all ends: sources stop and finish, what was read is released, and all queries stop.
-
-    Args:
-        queries: gives those of this application.
-        expected: gives the segments that queries of this application are to read.
-    """
+    """The goal that all ends: sources stop and finish, what was read is released, and all queries stop."""
 
     mode = DrainMode.FINISH
     name = "drain"
 
-    def __init__(
-        self,
-        client: JobClient,
-        job: str,
-        deployment: str,
-        queries: Queries,
-        spark: SparkSession,
-        expected: Callable[[], Set[str]],
-    ) -> None:
-        super().__init__(client, job, deployment, queries)
-        self._spark = spark
-        self._expected = expected
-        self._queries: list[TrackedQuery] | None = None
-        self._guards: dict[Run, tuple[JobProducer, int]] = {}
+    def __init__(self, query: TrackedQuery) -> None:
+        super().__init__(query)
+        self._guards: dict[str, tuple[JobProducer, int]] = {}  # by name
+        self._holds = False
+        self._superseded = False  # the run is over, as another driver has the query: that one drains it
         self._finished = False
-        self._published: set[TrackedQuery] = set()
+        self._published = False
 
-    def gathered(self, status: JobStatus) -> bool:  # noqa: ARG002
-        """Wait until all are started, and those that have failed are started again.
-
-        A driver that starts while its job drains learns of it before its queries have been started.
-        """
-        if self._queries is not None:
+    def gathered(self, status: JobStatus) -> bool:
+        """Hold the drain, and wait until all do that have something to release: one may have to be started yet."""
+        query = self._query
+        if not self._holds:
+            if query.failure() is not None:
+                self._note(f"the query with the checkpoint {query.checkpoint} has failed: start it again")
+                return False
+            self._superseded = not self._run.is_current()
+            if query.outlives_its_sources and not self._superseded:
+                for segment in query.segments:
+                    self._guards[f"{segment}{_OF_DRAIN}"] = self._open_guard(f"{segment}{_OF_DRAIN}")
+            self._holds = True
+        if not self._reads_sources or self._finished or self.is_drained(status):
             return True
-        queries = self._all()
-        read = {segment for query in queries if query.failure() is None for segment in query.segments}
-        if unread := self._expected() - read:
-            self._note(f"queries that do not run, or have failed, are to be started: of {', '.join(sorted(unread))}")
-            return False
-        self._note("")
-        # One whose run was superseded is another driver's now: that one drains it.
-        current = [query for query in queries if query.run.is_current()]
-        for query in current:
-            if query.outlives_its_sources and query.run not in self._guards:
-                self._guards[query.run] = self._open_guard(query.run)
-        self._queries = current
-        return True
+        guarded = {name.removesuffix(_OF_DRAIN) for name in status.drain.uncommitted_producers}
+        unread = query.received_beside - guarded - {*query.segments}
+        self._note(to_be_started(unread) if unread else "")
+        return not unread
 
-    def _open_guard(self, run: Run) -> tuple[JobProducer, int]:
+    @property
+    def _reads_sources(self) -> bool:
+        return bool(self._query.fronts) and not self._superseded
+
+    def _open_guard(self, name: str) -> tuple[JobProducer, int]:
         """Stage an empty epoch."""
-        guard = self._guard(run.query, _OF_DRAIN)
+        guard = self._guard(name)
         epoch = 0 if guard.committed_epoch is None else guard.committed_epoch + 1
         guard.epoch(epoch).report(units=[_UNIT])
         return guard, epoch
 
     def sources_rest(self, status: JobStatus) -> bool:  # noqa: ARG002
-        if self._finished:
+        query = self._query
+        if not self._reads_sources or self._finished:
             return True
-        entries = [query for query in self._queries or () if query.fronts]
-        plain = [query for query in entries if not query.has_operators]
-        if not self._halt_sources(plain):
-            return False
-        for query in plain:
+        if not query.has_operators:
+            if not self._halt_source():
+                return False
             _must_be_well(query)
-        self.look()  # sources are finished for good, so nobody must have cancelled it while they stopped
-        for query in entries:
-            for front in query.fronts:
-                if query.has_operators and _runs(query):
-                    query.finish(front.front)  # it goes on, until what it holds has come out
-                for name in front.names:
-                    self._client.finish_front(self._job, name)
+        self.look()  # the source is finished for good, so nobody must have cancelled it while it stopped
+        for front in query.fronts:
+            if query.has_operators and _runs(query):
+                query.finish(front.front)  # it goes on, until what it holds has come out
+            for name in front.names:
+                self._client.finish_front(self._run.job, name)
         self._finished = True
         return True
 
@@ -353,33 +340,37 @@ class Finish(Drain):
         return not (drain.unfinished_fronts or drain.open_substreams or staged)
 
     def receivers_rest(self, status: JobStatus) -> bool:  # noqa: ARG002
-        for query in self._queries or ():
-            if query in self._published:
-                continue
+        query = self._query
+        if not self._published and not self._superseded:
             self.look()
             if query.fronts and not query.has_operators:
-                query.drain(self._spark)
+                query.drain()
             else:
                 query.settle()
                 _must_be_well(query)
-                self._halt(query)
-            self._published.add(query)
+                self._halt()
+            self._published = True
         self.let_go()
         return True
 
     def let_go(self) -> None:
-        for run, (guard, epoch) in list(self._guards.items()):
+        for name, (guard, epoch) in list(self._guards.items()):
             try:
                 guard.commit(epoch)
                 guard.close()
             except TrackerError as error:
-                if error.reason != Refusal.FENCED or not run.is_current():
+                if error.reason != Refusal.FENCED or not self._run.is_current():
                     raise
                 # A driver whose run is over took the hold away from this one. Its own must not stay.
-                again, epoch = self._open_guard(run)
+                again, epoch = self._open_guard(name)
                 again.commit(epoch)
                 again.close()
-            del self._guards[run]
+            del self._guards[name]
+
+
+def to_be_started(segments: Set[str]) -> str:
+    """Return what to do about segments that no query reads."""
+    return f"queries that do not run, or have failed, are to be started: of {', '.join(sorted(segments))}"
 
 
 class HandOver(Drain):
@@ -388,31 +379,28 @@ class HandOver(Drain):
     mode = DrainMode.HAND_OVER
     name = "hand-over"
 
-    def __init__(self, client: JobClient, job: str, deployment: str, queries: Queries) -> None:
-        super().__init__(client, job, deployment, queries)
-        self._guards: dict[str, JobProducer] = {}  # by query id
-        self._queries: list[TrackedQuery] = []  # that are to be handed over yet
-        self._handed_over: set[TrackedQuery] = set()
+    def __init__(self, query: TrackedQuery) -> None:
+        super().__init__(query)
+        self._open: JobProducer | None = None  # the guard
+        self._left = True  # the query is to be handed over yet, and by this driver
 
     def gathered(self, status: JobStatus) -> bool:
-        if self.is_drained(status):
-            self._queries = []  # every run has closed, or a guard would hold it
-            return True
+        """Open the guard, unless another driver has the query now, or all is done."""
         newest = {(producer.producer, producer.run) for producer in status.producers}
-        left = [query for query in self._all() if query not in self._handed_over]
-        self._queries = [query for query in left if (query.run.query, query.run.run) in newest]
-        own = {query.run.query for query in self._queries}
-        for lost in self._guards.keys() - own:
-            del self._guards[lost]
-        for query in own - self._guards.keys():
-            self._guards[query] = self._guard(query, _OF_HAND_OVER)
+        if self.is_drained(status) or (self._run.query, self._run.run) not in newest:
+            self._left, self._open = False, None  # every run has closed, or a guard would hold it
+        elif self._left and self._open is None:
+            self._open = self._guard(f"{self._run.query}{_OF_HAND_OVER}")
         return True
 
     def sources_rest(self, status: JobStatus) -> bool:
-        stopped = self._halt_sources([query for query in self._queries if query.only_sources])
-        unwell = [query.checkpoint for query in self._queries if not _runs(query) and query.interrupted is not None]
-        read = {segment for query in self._queries if _runs(query) for segment in query.segments}
-        self._note("; ".join(missing(status, set(self._guards), read, unwell)))
+        query = self._query
+        if not self._left:
+            return True
+        stopped = not query.only_sources or self._halt_source()
+        unwell = not _runs(query) and query.interrupted is not None
+        reads = query.segments if _runs(query) else []
+        self._note("; ".join(missing(status, self._run.query, reads, query.checkpoint if unwell else None)))
         return stopped and not unwell
 
     def has_flowed(self, status: JobStatus) -> bool:
@@ -421,45 +409,45 @@ class HandOver(Drain):
             return True
         if drain.unbalanced_segments or drain.uncommitted_producers:
             return False
-        if not {each for each in drain.open_producers if not each.endswith(_OF_HAND_OVER)} <= guards.keys():
+        opened = {each.removesuffix(BETWEEN) for each in drain.open_producers if not each.endswith(_OF_HAND_OVER)}
+        if not opened <= guards.keys():
             return False
         if all(guards.values()):
             return True
-        if self._settle():
-            for guard in self._guards.values():
-                guard.commit(status.last_seq)
+        if self._open is not None and self._settle():
+            self._open.commit(status.last_seq)
         return False
 
     def _settle(self) -> bool:
-        """Wait until all have acted on what has been announced, and return whether they have."""
-        for query in self._queries:
-            if query.has_operators:
-                continue  # nothing waits for what it sends, and its source may never be at rest
-            try:
-                query.settle()
-            except Exception as error:
-                if query.failure() is None:
-                    raise
-                _log.info("query %s failed while its job was handed over: %s", query.run.query, error)
-                return False
+        """Wait until the query has acted on what has been announced, and return whether it has."""
+        query = self._query
+        if query.has_operators:
+            return True  # nothing waits for what it sends, and its source may never be at rest
+        try:
+            query.settle()
+        except Exception as error:
+            if query.failure() is None:
+                raise
+            _log.info("query %s failed while its job was handed over: %s", self._run.query, error)
+            return False
         return True
 
     def receivers_rest(self, status: JobStatus) -> bool:  # noqa: ARG002
-        for query in self._queries:
-            if query not in self._halted:
-                self._halt(query)
-        self.let_go()
-        self._handed_over.update(self._queries)
+        if self._left:
+            if not self._halted:
+                self._halt()
+            self.let_go()
+            self._left = False
         return True
 
     def let_go(self) -> None:
-        for query, guard in list(self._guards.items()):
+        if self._open is not None:
             try:
-                guard.close()
+                self._open.close()
             except TrackerError as error:
                 if error.reason != Refusal.FENCED:  # another driver has it now
                     raise
-            del self._guards[query]
+            self._open = None
 
 
 def _guards(status: JobStatus) -> dict[str, bool]:
@@ -472,28 +460,26 @@ def _guards(status: JobStatus) -> dict[str, bool]:
     }
 
 
-def missing(status: JobStatus, own: Set[str], read: Set[str], interrupted: Sequence[Path]) -> list[str]:
-    """Return what a hand-over waits for, as one application sees it, and what to do.
+def missing(status: JobStatus, own: str, reads: Sequence[str], interrupted: Path | None) -> list[str]:
+    """Return what a hand-over waits for, as one query sees it, and what to do.
 
     Args:
-        own: the queries of the application, which it hands over.
-        read: the segments that those of them read which run.
-        interrupted: the checkpoints of those that do not, and have a batch to complete.
+        own: the id of the query.
+        reads: the segments that it reads; empty if it does not run.
+        interrupted: its checkpoint, if it does not run and has a batch to complete.
     """
-    found = [
-        f"a batch of the query with the checkpoint {checkpoint} was interrupted: start it again"
-        for checkpoint in interrupted
-    ]
+    found = []
+    if interrupted is not None:
+        found.append(f"a batch of the query with the checkpoint {interrupted} was interrupted: start it again")
     found += [
-        f"elements are in flight on {segment!r}, and no query that runs here reads it: start the one that does"
+        f"elements are in flight on {segment!r}: if the query that reads it does not run, start it"
         for segment in status.drain.unbalanced_segments
-        if segment not in read
+        if segment not in reads
     ]
     guards = _guards(status)
-    known = own | guards.keys()
     for producer in status.producers:
-        query = producer.producer
-        if producer.closed or query in known or query.endswith(_OF_HAND_OVER):
+        query = producer.producer.removesuffix(BETWEEN)
+        if producer.closed or query == own or query in guards or query.endswith(_OF_HAND_OVER):
             continue
         staged = ", with batches whose commit is not known" if producer.staged_epochs else ""
         found.append(
@@ -503,7 +489,7 @@ def missing(status: JobStatus, own: Set[str], read: Set[str], interrupted: Seque
     found += [
         f"query {query} has not come as far: if its driver does not run, start it"
         for query, has_acted in guards.items()
-        if not has_acted and query not in own
+        if not has_acted and query != own
     ]
     return found
 
@@ -544,7 +530,8 @@ class Pause(Goal):
             )
         own = {query.run.query for query in self._queries}
         producers = self._read().producers
-        others = [each.producer for each in producers if not each.closed and each.producer not in own]
+        open_ones = [each.producer for each in producers if not each.closed]
+        others = [each for each in open_ones if each.removesuffix(BETWEEN) not in own]
         if others:
             raise UsageError(
                 f"of job {self._job!r} these run elsewhere, and cannot be held from here: {', '.join(others)}. Hand "

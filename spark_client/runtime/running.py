@@ -1,4 +1,6 @@
-"""The queries of one `Tracking`: started one by one, known by their ids, checked and stopped together.
+"""The queries of one `Tracking`: started one by one, known by their ids, checked, drained and stopped together.
+
+Each query brings itself to rest when its job drains (`quiesce`). Here a drain is asked for, and waited for.
 
 A query that is started again takes the place of its former run here: what went wrong in that one concerns nobody any
 more.
@@ -9,38 +11,52 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
+import uuid
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from contextlib import suppress
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_client.advice import explained
 from spark_client.errors import TrackingError
+from spark_client.fronts.front import Front
+from spark_client.plan.graph import JobGraph
+from spark_client.runtime.follower import Followed, Follower
 from spark_client.runtime.queries import TrackedQuery
-from spark_client.spark_internals.checkpoints import query_id
-from tracker.client import TrackerError
+from spark_client.runtime.quiesce import to_be_started
+from spark_client.trackers.jobclient import JobClient
+from tracker.client import DrainMode, DrainState, TrackerError, TrackerUnavailable
 
 _log = logging.getLogger("spark_client")
+
+_LOOK_EVERY = 0.1  #: seconds between two looks at whether all queries have come to rest
 
 
 class Running:
     """The queries that one `Tracking` has started.
 
     Args:
-        at_rest: called when the last query that ran has ended, in the thread that followed it.
+        graph: of the job, which tells what queries of this application are to read.
     """
 
-    def __init__(self, at_rest: Callable[[], object]) -> None:
-        self._at_rest = at_rest
+    def __init__(self, client: JobClient, job: str, deployment: str, graph: JobGraph) -> None:
+        self._client = client
+        self._job = job
+        self._deployment = deployment
+        self._graph = graph
+        self._drain_id = f"spark-{uuid.uuid4().hex[:8]}"  # one, so that a request can be repeated at several trackers
         self._lock = threading.Lock()
-        self._known: dict[str, TrackedQuery] = {}  # the newest of each, by query id
-        self._starting: set[TrackedQuery] = set()
+        self._known: dict[str, Followed] = {}  # of the newest run of each, by query id
+        self._starting: set[Followed] = set()
 
     @property
     def queries(self) -> list[TrackedQuery]:
+        """The newest run of each query whose runtime is in this process, whether it goes on or has ended."""
+        return [follower.query for follower in self.followed if isinstance(follower, Follower)]
+
+    @property
+    def followed(self) -> list[Followed]:
         """The newest run of each query, whether it goes on or has ended."""
         with self._lock:
             return list(self._known.values())
@@ -48,48 +64,41 @@ class Running:
     @property
     def active(self) -> int:
         """Return how many queries run."""
-        return sum(tracked.followed for tracked in self.queries)
+        return sum(follower.active for follower in self.followed)
 
-    def launch(self, spark: SparkSession, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    @property
+    def drains(self) -> bool:
+        """Return whether a query is being brought to rest."""
+        return any(each.rests for each in self.followed)
+
+    def has_drained(self, mode: DrainMode | None = None) -> bool:
+        """Return whether there are queries, and each has come to rest.
+
+        Args:
+            mode: by such a drain; None: by any.
+        """
+        followed = self.followed
+        return bool(followed) and all(each.has_rested(mode) for each in followed)
+
+    def launch(self, spark: SparkSession, follower: Followed, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         """Start a query.
 
         Raises:
             TrackingError: the tracker refuses its run, or everything was stopped meanwhile.
         """
         with self._lock:
-            self._starting.add(tracked)
+            self._starting.add(follower)
         try:
-            query = start_tracked(spark, tracked, start)
+            query = follower.launch(spark, start)
             with self._lock:
-                tracked.query = query
                 former = self._known.get(str(query.id))
-                self._known[str(query.id)] = tracked
-            if former is not None:
-                former.unfollow()
-            tracked.follow(self._ended)
+                self._known[str(query.id)] = follower
         finally:
             with self._lock:
-                self._starting.discard(tracked)
+                self._starting.discard(follower)
         if former is not None:
-            former.close(patient=False)  # it was superseded: this only gives back what it holds
-        try:
-            tracked.run  # noqa: B018 - raises what went wrong
-        except TrackingError:
-            query.stop()
-            self._forget(tracked, str(query.id))
-            raise
-        if tracked.cancelled:
-            self._end(tracked, 0.0)
-            raise TrackingError("the query was stopped while it started: tracking.stop() was called")
+            former.supersede()
         return query
-
-    def _forget(self, tracked: TrackedQuery, query: str) -> None:
-        """Give up a query that never ran."""
-        tracked.close(patient=False)
-        tracked.unfollow()
-        with self._lock:
-            if self._known.get(query) is tracked:
-                del self._known[query]
 
     def check(self) -> None:
         """Raise what has gone wrong in a query.
@@ -97,10 +106,84 @@ class Running:
         Raises:
             TrackingError: the tracker refused a commit, or Spark's query failed.
         """
-        for tracked in self.queries:
-            failure = tracked.failure()
-            if failure is not None:
+        for each in self.followed:
+            if (failure := each.failure()) is not None:
                 raise failure
+
+    def drain(self, mode: DrainMode) -> None:
+        """Ask the tracker for a drain, and begin it.
+
+        Args:
+            mode: what becomes of what is open.
+
+        Raises:
+            TrackingError: the tracker refuses, or cannot be reached.
+        """
+        if self.has_drained(mode):
+            return
+        hand_over = mode is DrainMode.HAND_OVER
+        try:
+            self._client.drain(self._job, self._deployment, self._drain_id, hand_over=hand_over)
+            for follower in self.followed:
+                follower.bring_to_rest(again=True)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error, self._job, self._client.command_options) from error
+
+    def await_drained(self, timeout: float | None) -> None:
+        """Wait until a drain is over, whoever asks for it.
+
+        Args:
+            timeout: seconds; None: for as long as it takes.
+
+        Raises:
+            TimeoutError: not in time.
+            TrackingError: it failed, or a query has.
+        """
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            for follower in self.followed:
+                if (failure := follower.rest_failure) is not None:
+                    raise TrackingError(f"the drain failed: {failure}") from failure
+            if self.has_drained() or (not self._known and self._is_drained()):
+                return
+            self.check()
+            if time.monotonic() >= until:
+                raise TimeoutError(self._not_in_time(timeout))
+            time.sleep(_LOOK_EVERY)
+            with suppress(TrackerError, TrackerUnavailable):  # the queries' own threads report it
+                for follower in self.followed:
+                    follower.bring_to_rest()
+
+    def _is_drained(self) -> bool:
+        """Return whether a job without queries here is drained at the tracker."""
+        with suppress(TrackerError, TrackerUnavailable):
+            drain = self._client.get_drain(self._job)
+            return drain.state is DrainState.DRAINED and drain.deployment == self._deployment
+        return False
+
+    def _not_in_time(self, timeout: float | None) -> str:
+        drain = self._client.get_drain(self._job)
+        hand_over = drain.mode is DrainMode.HAND_OVER
+        found = {each.missing: None for each in self.followed if each.missing}
+        read = {segment for each in self.followed if each.failure() is None for segment in each.segments}
+        if not hand_over and (unread := self._graph.read_here - read):
+            found = {to_be_started(unread): None, **found}
+        missing = f" It waits: {'; '.join(found)}." if found else ""
+        what = "handed over" if hand_over else "drained"
+        return f"job {self._job!r} is not {what} after {timeout} s; it goes on.{missing} {drain}"
+
+    def finish(self, front: Front) -> None:
+        """Finish a source: it will send nothing more.
+
+        Raises:
+            TrackingError: the tracker refuses.
+        """
+        try:
+            if not any(each.finish(front) for each in self.followed):
+                for name in front.names:
+                    self._client.finish_front(self._job, name)
+        except (TrackerError, TrackerUnavailable) as error:
+            raise explained(error) from error
 
     def stop(self, patience: float) -> None:
         """Stop them all, each between two batches, and let nothing of them act any more.
@@ -113,93 +196,16 @@ class Running:
         """
         until = time.monotonic() + patience
         with self._lock:
-            queries = [*self._starting, *self._known.values()]
-        for tracked in queries:
-            tracked.gate.close(0)  # no other batch begins in any of them while the first is waited for
-        for tracked in queries:
-            if tracked.gate.inside:
-                rest = max(0.0, until - time.monotonic())
-                threading.Thread(
-                    target=lambda each=tracked, left=rest: self._end(each, left), name="tracking-stop", daemon=True
-                ).start()
+            followers = [*self._starting, *self._known.values()]
+        for follower in followers:
+            follower.begin_to_stop()
+        for follower in followers:
+            follower.interrupt_rest()
+        for follower in followers:
+            follower.keep_out()  # no other batch begins in any of them while the first is waited for
+        for follower in followers:
+            left = max(0.0, until - time.monotonic())
+            if follower.inside:
+                threading.Thread(target=follower.end, args=[left], name="tracking-stop", daemon=True).start()
             else:
-                self._end(tracked, max(0.0, until - time.monotonic()))
-
-    def _end(self, tracked: TrackedQuery, patience: float) -> None:
-        tracked.stop(patience)
-        if tracked.query is None:
-            return  # it is being started: who starts it stops it
-        try:
-            if not tracked.close():
-                _log.warning(
-                    "query %s has stopped, and the tracker cannot be reached: it learns of it when the query starts "
-                    "again",
-                    tracked.query.id,
-                )
-        except TrackerError as error:
-            _log.warning("query %s has stopped, but: %s", tracked.query.id, error)
-        tracked.unfollow()
-
-    def _ended(self) -> None:
-        if not self.active:
-            self._at_rest()
-
-
-class _Place:
-    """A checkpoint in which one query is started at a time."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
-_places: weakref.WeakValueDictionary[Path, _Place] = weakref.WeakValueDictionary()
-_looking = threading.Lock()
-
-
-def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query and open its run, at the latest when this returns.
-
-    Spark announces a start to all listeners of the session, whichever query it is of. A checkpoint belongs to one
-    query, and Spark writes the query's id there before the announcement, so the id is read there. Two starts in one
-    checkpoint, by whichever `Tracking` of the process, come one after the other: both have that id.
-
-    Args:
-        tracked: what it is to us.
-    """
-    with _looking:
-        place = _places.setdefault(tracked.checkpoint.resolve(), _Place())
-    with place.lock:
-        listener = _Started(tracked)
-        spark.streams.addListener(listener)
-        try:
-            query = start()
-        finally:
-            spark.streams.removeListener(listener)
-            listener.forget()
-        tracked.open(str(query.id), str(query.runId), begun=True)
-    return query
-
-
-class _Started(StreamingQueryListener):
-    """Opener of one query's run before its first batch. Only there while it starts: Python listens at a price."""
-
-    def __init__(self, tracked: TrackedQuery) -> None:
-        self._tracked: TrackedQuery | None = tracked
-
-    def forget(self) -> None:
-        """Let go of the query: the JVM keeps a listener that was removed for as long as it likes."""
-        self._tracked = None
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        tracked = self._tracked
-        if tracked is not None and str(event.id) == query_id(tracked.checkpoint):
-            tracked.open(str(event.id), str(event.runId))
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        pass
+                follower.end(left)

@@ -164,4 +164,5 @@ class ShadowedJob:
 
 def _one_name(path: str) -> Column:
     """Return a file's name in one form: Spark writes ``file:/a`` and ``file:///a``, with and without escapes."""
-    return F.regexp_replace(F.coalesce(F.try_url_decode(path), F.col(path)), "^file:/+", "file:/")
+    unescape = getattr(F, "try_url_decode", F.url_decode)  # before Spark 4.0 a name with a single % is refused
+    return F.regexp_replace(F.coalesce(unescape(path), F.col(path)), "^file:/+", "file:/")

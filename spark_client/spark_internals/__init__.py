@@ -3,7 +3,7 @@
 Each module states what it relies on, where in Spark that is, since which version, and how it fails where a release of
 Spark has it otherwise: *closed*, so that nothing is taken for certain that is not known, at a price or with a refusal;
 or *open*, so that it goes on without. `tests/spark_internals` has a test for each against a real Spark, and
-``make test-matrix`` runs them on every release that is supported.
+``python -m scripts.test_matrix`` runs them on every release that is supported.
 
 Other rooms rely on what Spark does, through public interfaces, and promises nowhere. The same tests hold Spark to it:
 

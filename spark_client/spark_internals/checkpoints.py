@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -33,6 +33,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from spark_client.errors import TrackingError
+from tracker.store.directory import sync
 
 #: An entry of Spark's logs that is being written, and the file of its checksum.
 _UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
@@ -57,11 +58,7 @@ class Batch:
 
 
 def planned(checkpoint: Path, epoch: int) -> Batch:
-    """Return a batch of a release's query.
-
-    Args:
-        checkpoint: of the query, whose last source rings for ends: it is left out.
-    """
+    """Return a batch of a release's query."""
     at, until = _planned(checkpoint, epoch)
     return Batch(at, _planned(checkpoint, epoch - 1)[1], until)
 
@@ -73,7 +70,7 @@ def _planned(checkpoint: Path, epoch: int) -> tuple[int | None, str | None]:
         return None, None
     if version != "v1":
         return None, None
-    return json.loads(metadata)["batchTimestampMs"] * 1000, "\n".join(offsets[:-1])
+    return json.loads(metadata)["batchTimestampMs"] * 1000, "\n".join(offsets)
 
 
 def positions(checkpoint: Path, epoch: int | None) -> list[dict[str, Any]]:
@@ -119,6 +116,29 @@ def started_query(checkpoint: Path) -> str:
             "Spark does not go on from it: give the checkpoint that the query has"
         )
     return query
+
+
+def drop_last_source(checkpoint: Path, is_it: Callable[[dict[str, Any]], bool]) -> None:
+    """Let a query go on without its last source: it is taken out of all batches that Spark may look up again.
+
+    Args:
+        checkpoint: of a query that does not run.
+        is_it: whether a place is one of that source, as its JSON has it.
+    """
+    last = last_begun(checkpoint)
+    for epoch in range(last, max(last - 3, -1), -1) if last is not None else ():
+        entry = checkpoint / "offsets" / str(epoch)
+        try:
+            *lines, place = lines_of(entry)
+            found = json.loads(place)
+        except (FileNotFoundError, ValueError):
+            continue
+        if isinstance(found, dict) and is_it(found):
+            entry.with_name(f".{epoch}.crc").unlink(missing_ok=True)  # it is the sum of what was there
+            hidden = entry.with_name(f".{epoch}.without.tmp")
+            hidden.write_text("\n".join(lines), encoding="utf-8")
+            sync(hidden)
+            hidden.rename(entry)
 
 
 def last_commit(checkpoint: Path) -> int | None:
@@ -215,14 +235,10 @@ def entries_of(log: Path) -> Iterator[dict[str, Any]]:
 
 
 class FilesRead:
-    """The files that queries have read so far. Their logs are read once, when this is asked first.
+    """The files that a query has read so far. The logs of its sources are read once, when this is asked first."""
 
-    Args:
-        checkpoints: of the queries whose sources are meant, each with all of its sources.
-    """
-
-    def __init__(self, checkpoints: Iterable[Path]) -> None:
-        self._checkpoints = tuple(checkpoints)  # others may be added to what was given
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
         self._real_directory = cache(os.path.realpath)
 
     def replaced(self, files: Iterable[str]) -> list[str]:
@@ -242,12 +258,11 @@ class FilesRead:
     def _times(self) -> dict[str, int]:
         """Return when each file had changed last when it was found, in milliseconds, by its real path."""
         times = {}
-        for checkpoint in self._checkpoints:
-            for log in checkpoint.glob("sources/*"):
-                for entry in entries_of(log):
-                    scheme, _, path = str(entry["path"]).partition(":")
-                    if scheme == "file":
-                        times[self._real("/" + unquote(path).lstrip("/"))] = int(entry["timestamp"])
+        for log in self._checkpoint.glob("sources/*"):
+            for entry in entries_of(log):
+                scheme, _, path = str(entry["path"]).partition(":")
+                if scheme == "file":
+                    times[self._real("/" + unquote(path).lstrip("/"))] = int(entry["timestamp"])
         return times
 
     def _real(self, file: str) -> str:
@@ -288,7 +303,6 @@ class WatermarkBatch:
     """A batch of a query with Spark's own watermark.
 
     Attributes:
-        number: of the batch.
         at: when it was planned, in milliseconds since 1970.
         watermark: by which it closes windows, in milliseconds since 1970.
         offsets: of the sources after it, as Spark writes them.
@@ -306,11 +320,7 @@ class WatermarkBatch:
 
 
 def batches_of(checkpoint: Path, after: int = -1) -> list[WatermarkBatch]:
-    """Return the batches that a checkpoint still has, in their order.
-
-    Args:
-        after: only those with greater numbers.
-    """
+    """Return the batches that a checkpoint still has, in their order."""
     names = [path.name for path in (checkpoint / "offsets").glob("[0-9]*")]
     numbers = sorted(int(name) for name in names if name.isdigit() and int(name) > after)
     return [batch for number in numbers if (batch := _batch(checkpoint, number)) is not None]

@@ -20,18 +20,18 @@ from types import CodeType
 from typing import Any, Final, TypedDict
 
 import pyspark
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.cloudpickle import CloudPickler
 from pyspark.errors import PySparkException
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.classic.column import Column as ClassicColumn
 
 from spark_client.errors import UsageError
+from spark_client.spark_internals.errors import NOT_SHOWN
 from spark_client.spark_internals.plans import each_of
 
 _PLAIN: Final = re.compile(r"(?:Column<')?(\w+)(?:'>)?")
 _CALL: Final = re.compile(r"Column<'(\w+)\((.*)\)'>", re.DOTALL)
+_STAR: Final = "unresolvedstar()"  #: how Spark Connect writes ``*``
 
 
 def plain_name(value: Column | str) -> str | None:
@@ -48,7 +48,7 @@ def call_in(value: Column) -> tuple[str, str]:
     """Return the function that a column calls, and the text of its arguments; two empty texts: it is no call of a
     function."""
     found = _CALL.fullmatch(str(value))
-    return ("", "") if found is None else (found[1], found[2])
+    return ("", "") if found is None else (found[1], "*" if found[2] == _STAR else found[2])
 
 
 # Relies on the JSON of an analyzed expression (``TreeNode.toJSON``): the class of each node in the order of a walk, its
@@ -99,7 +99,7 @@ def expression_form(df: DataFrame, value: Column | str) -> Form | None:
             return None
         text, nodes = str(expression.sql()), json.loads(expression.toJSON())
         codes = _codes(expression) if any(node["class"].endswith(_PYTHON) for node in nodes) else iter(())
-    except (AttributeError, Py4JError, ValueError):  # it is no public interface of Spark
+    except (*NOT_SHOWN, ValueError):
         return Form(text=str(value), form=str(value), by="")
     shown = json.dumps(_shown(nodes, codes), sort_keys=True)
     versions = f"Spark {pyspark.__version__}, Python {sys.version_info[0]}.{sys.version_info[1]}"
@@ -212,7 +212,7 @@ def dumps(plan: object) -> bytes:
     try:
         pickler: Any = _Pickler(file)  # type: ignore[no-untyped-call]
         pickler.dump((pyspark.__version__, plan))
-    except (pickle.PicklingError, TypeError, Py4JError, PySparkException) as error:
+    except (pickle.PicklingError, TypeError, *NOT_SHOWN, PySparkException) as error:
         raise UsageError(
             f"the plan of a query cannot be carried to another process: {error}. Give functions that make what they "
             "need when they are called"
@@ -243,8 +243,8 @@ _DATASET: Final = b"org.apache.spark.sql.classic.Dataset"
 
 class _Pickler(CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, ClassicColumn):
-            handle: Any = obj._jc
+        handle = getattr(obj, "_jc", None) if isinstance(obj, Column) else None
+        if handle is not None:  # else it is a column of Spark Connect, which is plain data
             node = _jvm().org.apache.spark.util.Utils.serialize(handle.node())
             if _DATASET in node:  # of a subquery: Java would carry it, and the other session cannot read it
                 raise pickle.PicklingError("a column has a subquery, whose DataFrame is of one session")
@@ -255,6 +255,8 @@ class _Pickler(CloudPickler):
 
 
 def _column(node: bytes) -> Column:
+    from pyspark.sql.classic.column import Column as ClassicColumn  # `pyspark-client` cannot load it
+
     jvm = _jvm()
     return ClassicColumn(jvm.org.apache.spark.sql.Column(jvm.org.apache.spark.util.Utils.deserialize(node)))
 

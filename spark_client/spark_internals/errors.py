@@ -10,6 +10,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
+try:
+    from py4j.protocol import Py4JError as _Py4JError  # type: ignore[import-untyped]
+except ImportError:  # `pyspark-client` has no JVM beside it
+    _Py4JError = AttributeError
+
+#: Errors of asking the JVM for what is no public interface of Spark. A session of Spark Connect has no JVM to ask, and
+#: raises an AttributeError.
+NOT_SHOWN: Final[tuple[type[Exception], type[Exception]]] = (AttributeError, _Py4JError)
+
 # As Python's tracebacks write it.
 _SENTENCE: Final = re.compile(r"^(?:spark_client\.errors\.)?(?:TrackingError|UsageError): (.+)$", re.MULTILINE)
 

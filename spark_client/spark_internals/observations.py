@@ -16,9 +16,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client.spark_internals.errors import NOT_SHOWN
 
 _log = logging.getLogger("spark_client")
 
@@ -52,7 +53,7 @@ def observed(query: StreamingQuery | None, segment: str, names: list[str]) -> di
         plan = query._jsq.streamingQuery().lastExecution()  # type: ignore[union-attr]
         row = plan.observedMetrics().apply(observation_name(segment))
         values = {name: row.getAs(name) for name in names}
-    except (AttributeError, TypeError, Py4JError) as error:
+    except (*NOT_SHOWN, TypeError) as error:
         _log.debug("segment %s: the batch's plan does not say what was observed: %s", segment, error)
         return None
     return values if any(value is not None for value in values.values()) else None

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client.spark_internals.errors import NOT_SHOWN
+from spark_client.spark_internals.sessions import is_remote
 
 #: They read all that they are given, whatever else is in the plan.
 _WHOLE = frozenset(
@@ -27,9 +29,6 @@ def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool
     Spark numbers its attributes: what is computed, even if it is under an old name, has a number of its own. So it is
     certain if the numbers are the same, and nothing but projections and filters has been at work.
 
-    Args:
-        after: what was made of them.
-
     >>> passed_on(rows, rows.where("amount > 9").withColumn("amount", F.col("amount") + 1), ["ts"])    # doctest: +SKIP
     True
     >>> passed_on(rows, rows.withColumn("ts", F.col("ts") + F.expr("interval 1 hour")), ["ts"])        # doctest: +SKIP
@@ -39,7 +38,7 @@ def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool
         old, new = (rows._jdf.queryExecution().analyzed() for rows in (before, after))
         attributes = set(_attributes(old)).intersection(_attributes(new))
         *nodes, _ = _nodes(new)
-    except (AttributeError, Py4JError):  # it is no public interface of Spark
+    except NOT_SHOWN:
         return False
     return set(names) <= {name.rpartition("#")[0] for name in attributes} and set(nodes) <= {"Project", "Filter"}
 
@@ -55,9 +54,6 @@ def reads_whole(before: DataFrame, after: DataFrame) -> bool:
     A limit reads some of them, and so can a join: Spark stops reading one side as soon as it finds that the other one
     is empty. Projections and filters read all, unless Spark proves beforehand that nothing can pass.
 
-    Args:
-        before: what they were made of.
-
     >>> reads_whole(rows, rows.where("amount > 9").withColumn("more", F.explode("items")))         # doctest: +SKIP
     True
     >>> reads_whole(rows, rows.limit(1000))                                                        # doctest: +SKIP
@@ -72,7 +68,7 @@ def reads_whole(before: DataFrame, after: DataFrame) -> bool:
             node = children.head()
         old, new = (rows._jdf.queryExecution().optimizedPlan() for rows in (before, after))
         kept, left = ([name for name in _nodes(plan) if name not in _WHOLE] for plan in (old, new))
-    except (AttributeError, Py4JError):  # it is no public interface of Spark
+    except NOT_SHOWN:
         return False
     return kept == left and "Join" not in kept  # a filter can turn an outer join into an inner one
 
@@ -84,7 +80,7 @@ def partitions_of(rows: DataFrame) -> int | None:
         if "Exchange" in execution.executedPlan().toString():
             return None
         return int(execution.toRdd().getNumPartitions())
-    except (AttributeError, Py4JError):  # it is no public interface of Spark
+    except NOT_SHOWN:
         return None
 
 
@@ -93,7 +89,7 @@ def is_plain(df: DataFrame, value: Column | str) -> bool:
     try:
         taken, own = (frame._jdf.queryExecution().analyzed().outputSet() for frame in (df.select(value), df))
         return bool(taken.subsetOf(own))
-    except (AttributeError, Py4JError):  # it is no public interface of Spark
+    except NOT_SHOWN:
         return isinstance(value, str) and "." not in value and value in df.columns
 
 
@@ -120,8 +116,8 @@ def has_literal(df: DataFrame, value: Column | str) -> bool:
 def _has(df: DataFrame, value: Column | str, kind: str) -> bool:
     try:
         return kind in _of_expressions(df.select(value)._jdf.queryExecution().analyzed().expressions())
-    except (AttributeError, Py4JError):  # it is no public interface of Spark
-        return True
+    except NOT_SHOWN:
+        return not {kind, _ANY}.isdisjoint(_of_message(df, value))
 
 
 def _of_expressions(expressions: Any) -> set[str]:
@@ -132,13 +128,40 @@ def _of_expressions(expressions: Any) -> set[str]:
     return found
 
 
+# A column of Spark Connect is data, and its message shows what it is made of, before names are resolved.
+#
+# Relies on ``Column.to_plan`` and on the names of the messages in ``expressions.proto``. Fails closed: a column that
+# shows nothing may have anything in it. Since Spark 4.1.
+
+_ANY: Final = "ExpressionString"  #: an expression that is a text
+
+
+def _of_message(df: DataFrame, value: Column | str) -> set[str]:
+    """Return the names of expressions in a column of Spark Connect."""
+    try:
+        spark: Any = df.sparkSession
+        column: Any = F.col(value) if isinstance(value, str) else value
+        return set(_messages(column.to_plan(spark.client))) if is_remote(spark) else {_ANY}
+    except NOT_SHOWN:
+        return {_ANY}
+
+
+def _messages(message: Any) -> Iterator[str]:
+    yield message.DESCRIPTOR.name
+    for _, value in message.ListFields():
+        several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+        for each in value if several else [value]:
+            if hasattr(each, "DESCRIPTOR"):
+                yield from _messages(each)
+
+
 def paths_read(stream: DataFrame) -> list[str]:
     """Return the paths that the sources of files of a stream were given; none where Spark does not answer."""
     try:
         nodes = _walk(stream._jdf.queryExecution().analyzed())
         given = [node.dataSource().options().get("path") for node in nodes if node.nodeName() == "StreamingRelation"]
         return [str(path.get()) for path in given if path.isDefined()]
-    except (AttributeError, Py4JError):  # it is no public interface of Spark
+    except NOT_SHOWN:
         return []
 
 
@@ -185,7 +208,7 @@ def that_takes_single_rows(df: DataFrame, alias: str) -> str | None:
     """
     try:
         return _found(df._jdf.queryExecution().analyzed(), alias)[0]
-    except (AttributeError, Py4JError):  # it is no public interface of Spark
+    except NOT_SHOWN:
         return None
 
 

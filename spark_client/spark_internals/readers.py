@@ -20,9 +20,13 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import SimpleDataSourceStreamReader
+import pyspark
+from pyspark.sql import SparkSession
+
+from spark_client.errors import UsageError
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
 
     class AvailableNow:
         """A source that can say where a run with ``availableNow`` ends."""
@@ -30,11 +34,35 @@ if TYPE_CHECKING:
         def prepareForTriggerAvailableNow(self) -> None: ...  # noqa: N802
 else:
     try:
+        from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
+    except ImportError:  # Spark 3.5 has no sources in Python: who registers one is refused
+        DataSource = DataSourceReader = InputPartition = SimpleDataSourceStreamReader = type("Missing", (), {})
+    try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
     except ImportError:  # before Spark 4.2 there is no such thing for sources in Python
 
         class AvailableNow:
             """A source that cannot say that: Spark takes everything in one batch."""
+
+
+__all__ = ["DataSource", "DataSourceReader", "InputPartition", "SimpleDataSourceStreamReader"]
+
+#: Whether Spark asks sources in Python where such a run ends; else it makes one batch of what the first read gives.
+ASKS_WHERE_IT_ENDS: Final = pyspark.__version__ >= "4.2"
+
+
+def register_source(spark: SparkSession, source: type[DataSource], what: str) -> None:
+    """Register a source in Python.
+
+    Args:
+        what: it is for, in words.
+
+    Raises:
+        UsageError: this release of Spark has no sources in Python.
+    """
+    if pyspark.__version__ < "4":
+        raise UsageError(f"{what} is a source in Python, which Spark has since 4.0, and this is {pyspark.__version__}")
+    spark.dataSource.register(source)
 
 
 class LastingReader(SimpleDataSourceStreamReader, AvailableNow):

@@ -16,6 +16,8 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from spark_client.columns import VARIANTS, types_in
+
 
 def batch_of(task: TaskContext) -> tuple[str, str, int] | None:
     """Return the query, the run and the batch that a task works for; None: it is of no streaming query."""
@@ -51,16 +53,9 @@ def spark_schema(schema: pa.Schema) -> T.StructType:
 def passes_through_arrow(kind: T.DataType) -> bool:
     """Return whether tasks in Python can make values of a type for Spark; where Spark does not know its form, they
     cannot."""
-    if isinstance(kind, T.StructType):
-        return all(passes_through_arrow(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return passes_through_arrow(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return passes_through_arrow(kind.keyType) and passes_through_arrow(kind.valueType)
-    if isinstance(kind, T.VariantType):  # Spark writes it in pieces that only it puts together
-        return False
     try:
         arrow_schema(T.StructType([T.StructField("value", kind)]))
     except PySparkTypeError:
         return False
-    return True
+    # Spark writes a variant in pieces that only Spark puts together.
+    return not any(isinstance(each, VARIANTS) for each in types_in(kind))

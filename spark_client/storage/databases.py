@@ -37,7 +37,9 @@ def check_transactions(connection: Connection) -> None:
         UsageError: the connection commits by itself.
     """
     if getattr(connection, "autocommit", False) is True:
-        raise UsageError("the connection commits by itself, so half an epoch could be found: autocommit=False")
+        raise UsageError(
+            "the connection commits by itself, so half an epoch could be found: make it with autocommit=False"
+        )
 
 
 def name_in(placeholder: str, name: str) -> str:

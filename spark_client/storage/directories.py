@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -83,7 +83,6 @@ def check_store(path: Path, what: str) -> None:
 
     Args:
         path: a directory, which is made.
-        what: it is, for the message.
 
     Raises:
         UsageError: it cannot.
@@ -137,6 +136,11 @@ def publishing_after(ready: Callable[[], object]) -> Iterator[None]:
         _may_publish.reset(token)
 
 
+def may_appear() -> None:
+    """Return as soon as what this thread publishes may appear: see `publishing_after`."""
+    _may_publish.get()()
+
+
 def publish(target: Path, write: Callable[[str], object]) -> bool:
     """Write a directory and publish it under its name, unless it is there already.
 
@@ -154,10 +158,12 @@ def publish(target: Path, write: Callable[[str], object]) -> bool:
     mark.touch()
     try:
         write(str(content))
-        _sync_all(content)
-        _may_publish.get()()
+        sync_all(content)
+        may_appear()
         if not mark.exists():  # tasks that went on after it was swept have made a directory of the same name
-            raise TrackingError(f"{hidden} was swept up meanwhile: another driver of this query has taken over")
+            raise TrackingError(
+                f"{hidden} was removed meanwhile: another driver of this query has taken over. Stop this one"
+            )
         try:
             content.rename(target)
         except OSError:
@@ -178,7 +184,7 @@ def make(path: Path) -> None:
         sync(path.parent)
 
 
-def _sync_all(directory: Path) -> None:
+def sync_all(directory: Path) -> None:
     """Have a directory with all that is below it on the disk: Spark's writers leave that to the system."""
     for path, _, files in os.walk(directory):
         for file in files:
@@ -221,18 +227,24 @@ def as_batches_write(spark: SparkSession) -> Iterator[None]:
 
     One thread after the other: else the second one would take the settings of the first for the user's.
     """
-    with _SETTINGS:
-        before = {key: spark.conf.get(key, None) for key in PARQUET}
-        for key, value in PARQUET.items():
-            spark.conf.set(key, value)
-        try:
-            yield
-        finally:
-            for key, was in before.items():
-                if was is None:
-                    spark.conf.unset(key)
-                else:
-                    spark.conf.set(key, was)
+    with _SETTINGS, with_settings(spark, PARQUET):
+        yield
+
+
+@contextmanager
+def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Let a session have other settings meanwhile."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, was in before.items():
+            if was is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, was)
 
 
 def parquet_of(spark: SparkSession, schema: T.StructType | str) -> DataFrameReader:
@@ -260,12 +272,25 @@ def write_first(target: Path, content: Any) -> Any:
 
 
 def is_table_of(table: Path, query: str) -> bool:
-    """Return whether a table with a directory for each epoch is a query's: the first that asks has it for good.
-
-    Another query's epochs have the same numbers, and would be taken for published.
-    """
+    """Return whether a table with a directory for each epoch is a query's: the first that asks has it for good."""
     owner = table / "_query.json"
     return bool((read_json(owner) or write_first(owner, query)) == query)
+
+
+def claim_table(table: Path, query: str, what: str) -> None:
+    """Take a table with a directory for each epoch for a query, unless another one has it.
+
+    Args:
+        what: it has, for the message.
+
+    Raises:
+        UsageError: another query's epochs, which have the same numbers, would be taken for published.
+    """
+    if not is_table_of(table, query):
+        raise UsageError(
+            f"{table} has the {what} of another query, or of this one with another checkpoint, whose epochs have the "
+            "same numbers: give each query a path of its own"
+        )
 
 
 def _hidden(target: Path, content: Any) -> Path:
@@ -325,3 +350,27 @@ def remove(path: Path) -> None:
     except FileNotFoundError:
         return
     shutil.rmtree(hidden, ignore_errors=True)
+
+
+# ---------------------------------------------------------------- numbered directories, of which the newest counts
+
+
+def write_numbered(path: Path, number: int, write: Callable[[str], object]) -> None:
+    """Write a directory, unless one of this number is there, and remove all before the last but one, which may be read.
+
+    Args:
+        write: fills the directory whose path it is given.
+    """
+    publish(path / f"moment-{number:012d}", write)
+    for old in _numbered(path)[:-2]:
+        remove(old)
+
+
+def newest_of(path: Path) -> Path | None:
+    """Return the newest one; None: there is none."""
+    found = _numbered(path)
+    return found[-1] if found else None
+
+
+def _numbered(path: Path) -> list[Path]:
+    return sorted(path.glob("moment-*"))

@@ -35,7 +35,6 @@ class Place:
 
     Attributes:
         location: as the user has named it.
-        files: there.
     """
 
     location: str
@@ -72,7 +71,6 @@ class Stored:
     """A complete snapshot.
 
     Attributes:
-        place: where it is.
         name: of its directory.
         manifest: what its writer tells of it; ``files`` has each file's size and checksum.
     """
@@ -132,7 +130,6 @@ def write(place: Place, local: Path, manifest: Mapping[str, Any]) -> Stored:
     """Write a snapshot. If that fails, there is none.
 
     Args:
-        local: a directory with its files.
         manifest: what is to be told of it.
     """
     name = f"snapshot-{max(map(_number, place.snapshots()), default=0) + 1:06d}-{uuid.uuid4().hex[:8]}"
@@ -148,11 +145,7 @@ def write(place: Place, local: Path, manifest: Mapping[str, Any]) -> Stored:
 
 
 def keep(place: Place, most: int) -> None:
-    """Remove all but the newest complete snapshots, and what was begun before these and never completed.
-
-    Args:
-        most: how many are kept.
-    """
+    """Remove all but the newest complete snapshots, and what was begun before these and never completed."""
     kept = complete(place)[:most]
     if not kept:
         return

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import Final
 
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
@@ -18,8 +19,11 @@ from tracker.client import (
     TrackerClient,
     TrackerError,
 )
-from tracker.client.paging import pages
+from tracker.client.watch import pages
 from tracker.contract.refusal import Refusal
+
+_FEW: Final = 10  #: events that are looked at first; ten times as many next
+_MANY: Final = 10_000
 
 
 class Subscriptions:
@@ -102,6 +106,29 @@ class EventLogs:
             found += events
             seqs.append(last)
         return found, Place(tuple(seqs), after.log_ids)
+
+    def look_for(self, kinds: tuple[type, ...], after: Place, segments: Sequence[str]) -> tuple[bool, Place]:
+        """Return whether there is an event of some kinds after a place, and the place up to which there is none.
+
+        A few events show that there are some: the others do not travel.
+
+        Raises:
+            TrackingError: the place is one in another number of logs.
+            TrackerError: ``LOG_CHANGED``; ``EVENTS_EXPIRED``: some of them were dropped.
+        """
+        logs = self.all
+        seqs = list(after.check(len(logs)).seqs)
+        for log, (client, name) in enumerate(logs):
+            limit, more = _FEW, True
+            while more:
+                page = client.list_events(
+                    name, seqs[log], limit=limit, segments=segments, log_id=after.log_ids[log], own_position=True
+                )
+                if any(isinstance(event.kind, kinds) for event in page.events):
+                    return True, after
+                more, limit = page.last_seq > seqs[log], min(10 * limit, _MANY)
+                seqs[log] = page.last_seq
+        return False, Place(tuple(seqs), after.log_ids)
 
     def subscribe(
         self,

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column, named, quoted, resolve
+from spark_client.columns import ColumnOrName, column, is_utf8, named, quoted, resolve
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.errors import has_text
 from spark_client.spark_internals.plans import is_plain
@@ -135,7 +135,6 @@ def partition_within(df: DataFrame, value: ColumnOrName, partitions: int) -> Con
 
     Args:
         value: the column of the partition's number.
-        partitions: how many there are.
     """
     resolve(df, value, "Frontier(partition)")
     sql = _sql(df, value)
@@ -146,11 +145,7 @@ def partition_within(df: DataFrame, value: ColumnOrName, partitions: int) -> Con
 
 
 def no_revision(name: str) -> Condition:
-    """Return the condition that a substream is not called as revisions are.
-
-    Args:
-        name: the column that names substreams.
-    """
+    """Return the condition that a substream is not called as revisions are."""
     sql = f"not {quoted(name)} rlike '{_REVISION}'"
     return Condition(~named(name).rlike(_REVISION), f"{name} is like that of a revision", sql)
 
@@ -181,7 +176,7 @@ def of_text(df: DataFrame, value: ColumnOrName, what: str) -> Iterator[Condition
     text = given.cast("string")
     if isinstance(kind, T.StringType | T.BinaryType):
         cast = f"cast({sql} as string)" if isinstance(kind, T.BinaryType) else sql
-        yield Condition(F.is_valid_utf8(text), f"{called} is not UTF-8", sql and f"is_valid_utf8({cast})")
+        yield Condition(is_utf8(text), f"{called} is not UTF-8", sql and f"is_valid_utf8({cast})")
     cast = sql and f"octet_length(cast({sql} as string))"
     if what == "scope":
         fault = f"{called} is longer than {LONGEST} bytes"

@@ -42,7 +42,6 @@ class Calendar(Length):
 
     Attributes:
         text: the length, as it was given.
-        unit: what windows are counted in.
         count: how many of them a window has.
         first: on which a window begins: days after 1970-01-01, or months after January 1970.
         zone: the name of a time zone, a column of names, or None: the times have no zone.
@@ -194,11 +193,7 @@ class CalendarRule:
 
 @dataclass(frozen=True)
 class CalendarWindows(Windows):
-    """Windows that a calendar cuts: they have no fixed length.
-
-    Attributes:
-        calendar: what cuts them.
-    """
+    """Windows that a calendar cuts: they have no fixed length."""
 
     calendar: CalendarRule
 
@@ -246,10 +241,7 @@ def rule_of(df: DataFrame, given: Calendar, time: str, offset: int, what: str) -
     """Resolve a calendar against the rows that it is for.
 
     Args:
-        given: by the user.
-        time: the type of the times.
         offset: of the windows, in microseconds.
-        what: names the times in refusals.
 
     Raises:
         UsageError: a zone that is not known, is missing, or is given for times that have none.

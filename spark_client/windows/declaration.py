@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, resolve, text_of
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_choice
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import Belonging, Condition, OnBadRows, of_text, of_time, of_zone
@@ -29,13 +29,11 @@ class Declaration:
     """Substreams, as they were declared for some rows.
 
     Attributes:
-        df: the rows.
         rule: by which they fall into substreams.
         scope: the text of a row's scope.
         key: of a row: see `Substreams.copied` of windows that overlap.
         scope_given: the column of the scope, as it was given; None: there is one scope.
         given: the column of the time, or of the name.
-        timed: whether that is a time.
         zone: the column of a row's time zone, if each has its own.
     """
 
@@ -75,8 +73,7 @@ class Declaration:
         Raises:
             UsageError: `on_bad_rows` is neither.
         """
-        if on_bad_rows not in ("fail", "quarantine"):
-            raise UsageError(f"on_bad_rows={on_bad_rows!r}: either 'fail' or 'quarantine'")
+        check_choice("on_bad_rows", on_bad_rows, "fail", "quarantine")
         conditions: list[Condition] = []
         if self.zone is not None:
             conditions += of_zone(self.df, self.zone)
@@ -99,7 +96,8 @@ def declare(
     """
     if (window is None) == (substream is None):
         raise UsageError(
-            "say what a substream is: either window=('time_column', '1 day') or substream='column', not both"
+            "a substream is a window or a name: give either window=('time_column', '1 day') or substream='column', "
+            "not both"
         )
     scope_name, scope_type, scope_column = (None, "string", F.lit("")) if scope is None else _text(df, scope, "scope")
     if substream is not None:
@@ -132,13 +130,13 @@ def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Colu
         )
     if " collate " in kind:
         raise UsageError(
-            f"{what}={value!r} is {kind}: the tracker tells names apart by their bytes, and Spark by that collation. "
-            f"Give what is the same for names that are to be one: F.lower({name!r}).cast('string'), say, or "
+            f"{what}={value!r} is {kind}: the tracker compares names by their bytes, and Spark by that collation. "
+            f"Give an expression that is the same for equal names: F.lower({name!r}).cast('string'), for example, or "
             f"F.collate({name!r}, 'UTF8_BINARY')"
         )
     if kind.startswith(("struct<", "array<", "map<", "variant", "void", "geo")):
         raise UsageError(
-            f"{what}={value!r} is {kind}: a name is one value, whose text tells it from all others. Give "
-            f"F.to_json({name!r}) with an alias, say, or a column for each field"
+            f"{what}={value!r} is {kind}: a name is one value with a text of its own. Give "
+            f"F.to_json({name!r}) with an alias, for example, or a column for each field"
         )
     return name, kind, text_of(column(value), kind)

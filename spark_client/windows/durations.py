@@ -28,7 +28,6 @@ def length(spark: SparkSession, duration: Duration, what: str) -> int:
 
     Args:
         duration: a text such as ``"1 hour 30 minutes"`` or ``"INTERVAL '1' DAY"``, or a timedelta.
-        what: names it in refusals.
 
     Raises:
         UsageError: it is not above zero, or no fixed length of time: see `microseconds`.
@@ -42,12 +41,19 @@ def length(spark: SparkSession, duration: Duration, what: str) -> int:
     return micros
 
 
+def not_negative(spark: SparkSession, duration: Duration, what: str) -> int:
+    """Return a length of time that may be zero, in microseconds; else as `length`."""
+    micros = microseconds(spark, duration, what)
+    if micros < 0:
+        raise UsageError(f"{what}: {duration!r} is below zero: '0 seconds' is the least")
+    return micros
+
+
 def microseconds(spark: SparkSession, duration: Duration, what: str) -> int:
     """Return a fixed length of time in microseconds; it may be zero or negative.
 
     Args:
         duration: as for `length`.
-        what: names it in refusals.
 
     Raises:
         UsageError: Spark does not parse it as an interval, or it has months or years, whose lengths vary.

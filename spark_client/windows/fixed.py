@@ -1,4 +1,4 @@
-"""Windows of a fixed length, which follow each other without gaps; and how windows of another length take them in."""
+"""Windows of a fixed length, which follow each other without gaps; those of another length may take them in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.windows import durations
+from spark_client.windows import durations, eventtime
 from spark_client.windows.durations import Duration
 from spark_client.windows.eventtime import DATE, DAY, INSTANT, LIMIT
 from spark_client.windows.lengths import Length, TimedRows
@@ -112,6 +112,27 @@ class Fixed(Windows):
     def _ends_at(self, end: int) -> bool:
         return (end - self.offset) % self.length == 0
 
+    def recuts(self, before: Substreams) -> bool:
+        if type(before) is not Fixed or type(self) is not Fixed:
+            return False
+        return replace(before, length=self.length, offset=self.offset, zone=None) == replace(self, zone=None)
+
+    def recut(self, old: Substream) -> Substream:
+        assert old.end_time is not None
+        start, _, _ = old.name.partition("/")
+        new = self.substream(old.scope, self.end_after(eventtime.micros_in(start)))
+        if new.end_time is None or new.end_time < old.end_time:
+            raise UsageError(
+                f"the window {old.name!r} of the scope {old.scope!r} is open, and does not lie within one window of "
+                f"the new rule: {new.name!r} ends before it. What is kept of it cannot be split: take windows that are "
+                "made of whole old ones, or start with a new job, with new checkpoints"
+            )
+        return new
+
+    def recut_key(self, before: Substreams, key: Column) -> Column:
+        assert isinstance(before, Fixed)
+        return self.key_at(before.span_of(key)[0], None)
+
     @property
     def example(self) -> str:
         return f"windows such as {self.window_name(self.offset)}"
@@ -131,78 +152,3 @@ class FixedLength(Length):
         offset = rows.offset_within(length, self.length)
         rule = Fixed(length, offset, **rows.fields(rows.time, by_date=rows.kind == DATE))
         return rule, rule.key_at(rows.micros, None)
-
-
-@dataclass(frozen=True)
-class Recut:
-    """From one rule of windows to another, each of whose windows takes in whole ones of the first.
-
-    Attributes:
-        before: the rule by which rows fell into windows.
-        now: the one by which they do.
-    """
-
-    before: Fixed
-    now: Fixed
-
-    @classmethod
-    def between(cls, before: Substreams, now: Substreams) -> Recut | None:
-        """Return what leads from one rule to another; None: they are the same.
-
-        Raises:
-            UsageError: they differ in more than the length and the offset of windows.
-        """
-        if replace(before, zone=None) == replace(now, zone=None):
-            return None
-        if (found := cls._found(before, now)) is None:
-            raise UsageError(
-                f"substreams was {before.to_json()}, is {now.to_json()}. Only the length and the offset of windows may "
-                "change, not what a substream is; and not of windows that a calendar cuts, or that overlap: start with "
-                "a new job, with new checkpoints and new paths for channels"
-            )
-        return found
-
-    @classmethod
-    def _found(cls, before: Substreams, now: Substreams) -> Recut | None:
-        """Return it if only the length and the offset of windows differ, and each is told by its end alone."""
-        if type(before) is not Fixed or type(now) is not Fixed:
-            return None
-        alike = replace(before, length=now.length, offset=now.offset, zone=None) == replace(now, zone=None)
-        return cls(before, now) if alike else None
-
-    @classmethod
-    def possible(cls, before: object, now: object) -> bool:
-        """Return whether a restored release may cut windows by another rule.
-
-        Args:
-            before, now: the rules, as `Substreams.to_json` gives them.
-        """
-        if not isinstance(before, dict) or not isinstance(now, dict) or before == now:
-            return False
-        return cls._found(Substreams.from_json(before), Substreams.from_json(now)) is not None
-
-    def makes(self, rule: Substreams) -> bool:
-        """Return whether a rule, of whichever source, cuts windows as the new one does."""
-        now = self.now
-        return replace(rule, scope=now.scope, scope_type=now.scope_type, zone=now.zone) == now
-
-    def window(self, old: Substream) -> Substream:
-        """Return the window that takes in an old one.
-
-        Raises:
-            UsageError: none does: it would have to be split.
-        """
-        assert old.end_time is not None
-        end = self.now.end_after(old.end_time - self.before.length)
-        new = self.now.substream(old.scope, end)
-        if end < old.end_time:
-            raise UsageError(
-                f"the window {old.name!r} of the scope {old.scope!r} is open, and does not lie within one window of "
-                f"the new rule: {new.name!r} ends before it. What is kept of it cannot be split: take windows that are "
-                "made of whole old ones, or start with a new job, with new checkpoints"
-            )
-        return new
-
-    def key(self, old: Column) -> Column:
-        """Return the same of the key of partial rows."""
-        return self.now.key_at(F.unix_micros(old) - F.lit(self.before.length), None)

@@ -22,8 +22,6 @@ class TimedRows:
     """Rows of a source, with the time that windows are over.
 
     Attributes:
-        df: the rows.
-        time: of a row.
         kind: the time's type: one of `eventtime.TIMES`.
         offset: at which windows begin, as it was given; None: none was.
         scope: of a row; None: there is one for all rows.
@@ -61,13 +59,14 @@ class TimedRows:
 
         Args:
             length: of windows, in microseconds.
-            called: the length, in messages.
 
         Raises:
             UsageError: the offset is longer.
         """
         if abs(self.offset_micros) >= length:
-            raise UsageError(f"the window's offset {self.offset!r} is not shorter than the window, {called!r}")
+            raise UsageError(
+                f"the window's offset {self.offset!r} is not shorter than the window, {called!r}: give a shorter one"
+            )
         return self.offset_micros % length
 
     def fields(self, *read: ColumnOrName | None, by_date: bool = False) -> dict[str, Any]:

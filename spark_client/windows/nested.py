@@ -7,7 +7,7 @@ pieces. A window's result is made of all pieces that it has.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -26,8 +26,8 @@ from spark_client.windows.substreams import (
     COMPLETENESS,
     Ability,
     Chosen,
-    Group,
     Kept,
+    RowGroup,
     Substream,
     Substreams,
     Windows,
@@ -61,7 +61,7 @@ class Nested(Length):
             str(each.zone) for each in self.lengths if isinstance(each, Calendar) and isinstance(each.zone, Column)
         }
         if len(zones) > 1:
-            raise UsageError(f"{self}: a row has one time zone, and these have {' and '.join(sorted(zones))}")
+            raise UsageError(f"{self}: a row has one time zone, and these have {' and '.join(sorted(zones))}: give one")
         zone = self.zone_by_row(rows.df)
         rule = NestedWindows(levels, **rows.fields(rows.time, zone))
         return rule, rule.key_at(rows.micros, zone)
@@ -146,6 +146,7 @@ class NestedWindows(Windows):
     called = "windows within windows"
     shared = True
     several = True
+    marks = (_LEVEL,)
 
     lacks = frozenset(Ability) - {Ability.ZONE}
 
@@ -170,6 +171,10 @@ class NestedWindows(Windows):
             raise ValueError("a window without an end")
         return Substream(scope or "", key, self.span(key)[1])
 
+    def result_of(self, scope: str | None, key: Any, marks: Sequence[Any]) -> Substream:  # noqa: ARG002
+        start, end = self.span(key)
+        return Substream(scope or "", self.interval(start, end), end)
+
     def key_of(self, substream: Substream) -> str:
         return substream.name
 
@@ -186,13 +191,9 @@ class NestedWindows(Windows):
 
     def chosen(self, kept: Kept) -> Chosen:
         """Return the pieces of the windows that are over, longer ones after their shorter ones."""
-        pieces: dict[tuple[int, Substream], list[Substream]] = {}
-        for piece in kept.parts:
-            for level, window in enumerate(self._windows_of(piece)):
-                pieces.setdefault((level, window), []).append(piece)
-        groups: dict[Group, dict[Substream, list[str]]] = {}
+        groups: dict[RowGroup, dict[Substream, list[str]]] = {}
         waiting, counted = set[Substream](), dict[Substream, list[str]]()
-        for (level, window), some in pieces.items():
+        for (level, window), some in self._by_window(kept.parts).items():
             now, was = ([self._is_over(piece, level, ended) for piece in some] for ended in (kept.ended, kept.before))
             if not all(now):
                 waiting.update(some)  # what has ended of it waits for the rest
@@ -203,10 +204,28 @@ class NestedWindows(Windows):
             completeness = completeness_of(after, by_drain) if kept.completeness else ""
             marks = ((_LEVEL, self.levels[level].label), (f"_{COMPLETENESS}", completeness))
             found = {piece: kept.parts[piece] for piece in some}
-            groups.setdefault(Group(marks, level), {}).update(found)
+            groups.setdefault(RowGroup(marks, level), {}).update(found)
             if level == 0:
                 counted |= found
         return Chosen(groups, counted, waiting)
+
+    def open_groups(
+        self, kept: Mapping[Substream, list[str]], ended: Set[Substream]
+    ) -> Mapping[RowGroup, Mapping[Substream, list[str]]]:
+        groups: dict[RowGroup, dict[Substream, list[str]]] = {}
+        for (level, _), some in self._by_window(kept).items():
+            if not all(self._is_over(piece, level, ended) for piece in some):
+                group = RowGroup(((_LEVEL, self.levels[level].label),), level)
+                groups.setdefault(group, {}).update({piece: kept[piece] for piece in some})
+        return groups
+
+    def _by_window(self, pieces: Iterable[Substream]) -> dict[tuple[int, Substream], list[Substream]]:
+        """Return the pieces of each window, by its level."""
+        found: dict[tuple[int, Substream], list[Substream]] = {}
+        for piece in pieces:
+            for level, window in enumerate(self._windows_of(piece)):
+                found.setdefault((level, window), []).append(piece)
+        return found
 
     def _windows_of(self, piece: Substream) -> list[Substream]:
         """Return the windows that a piece is of, the shortest first: one for each level."""
@@ -218,7 +237,7 @@ class NestedWindows(Windows):
         windows = self._windows_of(piece)[: level + 1]
         return all(each in ended for each, (_, end) in zip(windows, bounds, strict=True) if end <= bounds[-1][1])
 
-    def regrouped(self, partials: DataFrame, group: Group) -> DataFrame:
+    def regrouped(self, partials: DataFrame, group: RowGroup) -> DataFrame:
         return partials.withColumn("_key", window_of(F.col("_key"), group.level))
 
     def finished(self, merged: DataFrame) -> DataFrame:
@@ -235,10 +254,7 @@ def levels_of(df: DataFrame, given: Nested, time: str, offset: int, what: str) -
     """Resolve windows within windows against the rows that they are for.
 
     Args:
-        given: by the user.
-        time: the type of the times.
         offset: of the windows, in microseconds.
-        what: names the times in refusals.
 
     Raises:
         UsageError: a length is none; or one is no multiple of the one before.
@@ -265,11 +281,7 @@ def levels_of(df: DataFrame, given: Nested, time: str, offset: int, what: str) -
 
 
 def key_of(bounds: list[tuple[Column, Column]]) -> Column:
-    """Return the key of a piece: the bounds of its windows, the shortest first.
-
-    Args:
-        bounds: of each level, in microseconds.
-    """
+    """Return the key of a piece: the bounds of its windows in microseconds, the shortest first."""
     shown: list[Column] = []
     for start, end in bounds:
         shown += [F.lit(" "), start.cast("string"), F.lit("/"), end.cast("string")]

@@ -13,15 +13,15 @@ so that a long session takes no more room than a short one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER, fold, named, resolve
+from spark_client.columns import TRACKER, fold, named, resolve, types_in
 from spark_client.errors import UsageError
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows import durations, eventtime
@@ -34,8 +34,8 @@ from spark_client.windows.substreams import (
     WHOLE,
     Ability,
     Chosen,
-    Group,
     Kept,
+    RowGroup,
     Substream,
     Windows,
     completeness_of,
@@ -132,6 +132,8 @@ class SessionSteps(Fixed):
     called = "sessions"
     shared = True
     several = True
+    beside = (_FIRST, _LAST)
+    marks = beside
 
     lacks = frozenset(Ability) - {Ability.ZONE}
 
@@ -140,7 +142,7 @@ class SessionSteps(Fixed):
         return self.length + self.gap
 
     def check_release(self, rows: DataFrame, keys: Sequence[T.StructField], asks: str) -> None:
-        if unfit := [field for field in keys if not _sortable(field.dataType)]:
+        if unfit := [field for field in keys if any(isinstance(each, T.MapType) for each in types_in(field.dataType))]:
             name, kind = unfit[0].name, unfit[0].dataType.simpleString()
             raise UsageError(
                 f"keys: sessions are found by sorting, and Spark cannot sort by {name!r}, which is {kind}: give a "
@@ -176,21 +178,32 @@ class SessionSteps(Fixed):
         start, end = (eventtime.moment(at, self.time) for at in (F.col(_FIRST), F.col(_LAST) + F.lit(self.gap)))
         return [F.struct(start.alias("start"), end.alias("end")).alias("window")]
 
+    def result_of(self, scope: str | None, key: Any, marks: Sequence[Any]) -> Substream:  # noqa: ARG002
+        first, last = marks
+        return Substream(scope or "", self.interval(first, last + self.gap), last + self.gap)
+
     def chosen(self, kept: Kept) -> Chosen:
         """Return the steps that are over, of which sessions are made, and the others that may join them."""
         over = {step: parts for step, parts in kept.parts.items() if step in kept.gone}
         newest: dict[str, int] = {}  # by scope: the end of its newest step that is over
         for step in over:
             newest[step.scope] = max(newest.get(step.scope, _end(step)), _end(step))
-        groups: dict[Group, dict[Substream, list[str]]] = {}
+        groups: dict[RowGroup, dict[Substream, list[str]]] = {}
         for step, parts in kept.parts.items():
             flags = [kept.ended[each] for each in kept.tracked[step]] if kept.completeness and step in over else []
             by_drain, before = any(drain for drain, _ in flags), any(after for _, after in flags)
             # What begins later than a gap after all that is over joins none of it.
             if step in over or (step.scope in newest and _end(step) <= newest[step.scope] + self.gap):
                 marks = ((ENDED, step in over), (_BY_DRAIN, by_drain), (_BEFORE, before))
-                groups.setdefault(Group(marks), {})[step] = parts
+                groups.setdefault(RowGroup(marks), {})[step] = parts
         return Chosen(groups, over)
+
+    def open_groups(
+        self,
+        kept: Mapping[Substream, list[str]],
+        ended: Set[Substream],  # noqa: ARG002
+    ) -> Mapping[RowGroup, Mapping[Substream, list[str]]]:
+        return {RowGroup(((ENDED, True), (_BY_DRAIN, False), (_BEFORE, False))): kept}
 
     def made(self, merged: DataFrame, keys: Sequence[str], merge: Sequence[Column]) -> DataFrame:
         """Return the sessions that are over, and what has to be carried on of others: chains of rows, none further than
@@ -224,15 +237,6 @@ def stretches(end: int, step: int, gap: int) -> list[tuple[int, int]]:
     [(15, 60), (30, 75), (45, 90)]
     """
     return [(start, start + gap + step) for start in range(end - step - gap, end, step)]
-
-
-def _sortable(kind: T.DataType) -> bool:
-    """Return whether Spark sorts by values of a type: not by maps, and by nothing that holds one."""
-    if isinstance(kind, T.StructType):
-        return all(_sortable(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _sortable(kind.elementType)
-    return not isinstance(kind, T.MapType)
 
 
 def _completeness() -> Column:

@@ -37,7 +37,8 @@ class Sliding(Length):
         slide = durations.length(rows.df.sparkSession, self.every, "the window's slide")
         if slide > length:
             raise UsageError(
-                f"sliding({self.length!r}, {self.every!r}): windows begin later than the one before has ended"
+                f"sliding({self.length!r}, {self.every!r}): windows begin later than the one before has ended: give at "
+                "most the length"
             )
         if slide == length:
             return FixedLength(self.length).windows(rows)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date, datetime
 from enum import Enum
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
@@ -59,7 +59,6 @@ WHOLE: Final = "_whole"  #: of merged rows: whether they are a result; else they
 class Ability(Enum):
     """Abilities that a kind of substreams may lack: what such substreams cannot do, and what to do instead."""
 
-    APPLY = "have results that no function can be called for: write them, and read them with another query"
     CHANNEL = "go to files, a sink or a function: in a channel they would be elements of substreams that may be over"
     EARLY = "are made when they end, so there is nothing to show early: leave early out"
     KEPT = (
@@ -69,8 +68,6 @@ class Ability(Enum):
     KEYED = "are made by release: give the source a window=(…) or a substream= of which each row has one"
     NAMES = "are not called as a file is: give when='field' of the entries"
     RECEIPTS = "have no receipts: each row is in several at the tracker, whose counts are not those of results"
-    SNAPSHOTS = "are not taken in by snapshots yet: drain the job, or let tracking.hand_over() keep them"
-    STATE = "have no result so far, of what is kept of open ones: wait for them"
     THROUGH = "have no time in common up to which all is there: leave through= out, and give counts of all that comes"
     WATERMARK = (
         "have no one window for a row, on one clock, and one watermark is for all: give the source "
@@ -115,8 +112,6 @@ class Kept:
         tracked: the substreams of the tracker that they are elements of.
         ended: which of these have ended: whether by a drain, and whether an earlier drain had ended a part.
         before: likewise, before this batch.
-        gone: of `parts`, what has ended.
-        completeness: whether results have it.
     """
 
     parts: Mapping[Substream, list[str]]
@@ -128,7 +123,7 @@ class Kept:
 
 
 @dataclass(frozen=True, order=True)
-class Group:
+class RowGroup:
     """Kept rows that results are made of in one way.
 
     Attributes:
@@ -150,7 +145,7 @@ class Chosen:
         waiting: what has ended, and is kept on.
     """
 
-    groups: Mapping[Group, Mapping[Substream, list[str]]] = field(default_factory=dict)
+    groups: Mapping[RowGroup, Mapping[Substream, list[str]]] = field(default_factory=dict)
     counted: Mapping[Substream, list[str]] = field(default_factory=dict)
     waiting: Set[Substream] = frozenset()
 
@@ -177,7 +172,8 @@ class Substreams(ABC):
         shared: whether the tracker knows each row as an element of several substreams, see `tracked_as`: what is late
             for one of them is late for all, and rows are kept by what all of them have in common.
         several: whether a row, or a time, is of several windows.
-        lacks: what this kind cannot do.
+        beside: the columns that partial rows have beside those that were declared, see `parts`.
+        marks: the columns of merged rows that `shown` reads, beside the key.
     """
 
     scope: str | None = None
@@ -190,6 +186,8 @@ class Substreams(ABC):
     plain_type: ClassVar[Literal["long", "string"]] = "string"
     shared: ClassVar[bool] = False
     several: ClassVar[bool] = False
+    beside: ClassVar[Sequence[str]] = ()
+    marks: ClassVar[Sequence[str]] = ()
     lacks: ClassVar[Set[Ability]] = frozenset()
 
     def __init_subclass__(cls) -> None:
@@ -200,7 +198,6 @@ class Substreams(ABC):
         """Refuse what this kind of substreams cannot do.
 
         Args:
-            ability: that is needed.
             asks: names who needs it, at the beginning of the message.
 
         Raises:
@@ -256,11 +253,7 @@ class Substreams(ABC):
         return []
 
     def derives(self, kind: T.DataType) -> bool:  # noqa: ARG002
-        """Return whether keys can be made of the column of the time, or of the name, wherever rows are read.
-
-        Args:
-            kind: the column's type.
-        """
+        """Return whether keys can be made of the column of the time, or of the name, wherever rows are read."""
         return False
 
     def derived(self, given: Column) -> Column:
@@ -337,6 +330,10 @@ class Substreams(ABC):
             ValueError: the key is None.
         """
 
+    def result_of(self, scope: str | None, key: Any, marks: Sequence[Any]) -> Substream:  # noqa: ARG002
+        """Return what a result is of, by its plain key and its marks."""
+        return self.substream(scope, key)
+
     @abstractmethod
     def key_of(self, substream: Substream) -> Any:
         """Return the plain key of a substream."""
@@ -351,6 +348,39 @@ class Substreams(ABC):
         Rows are kept, counted and merged by the smaller one. It has ended when all of these have.
         """
         return (substream,)
+
+    def recuts(self, before: Substreams) -> bool:  # noqa: ARG002
+        """Return whether its windows differ from those of another rule in length and offset alone, and may take them
+        in."""
+        return False
+
+    def takes_over(self, before: Substreams) -> bool:
+        """Return whether its windows take in those of another rule; False: they are the same.
+
+        Raises:
+            UsageError: they differ in more than the length and the offset of windows.
+        """
+        if replace(before, zone=None) == replace(self, zone=None):
+            return False
+        if not self.recuts(before):
+            raise UsageError(
+                f"substreams was {before.to_json()}, is {self.to_json()}. Only the length and the offset of windows "
+                "may change, not what a substream is; and not of windows that a calendar cuts, or that overlap: start "
+                "with a new job, with new checkpoints and new paths for channels"
+            )
+        return True
+
+    def recut(self, old: Substream) -> Substream:
+        """Return the window that takes in one of a rule that this one `recuts`.
+
+        Raises:
+            UsageError: none does: it would have to be split.
+        """
+        raise NotImplementedError
+
+    def recut_key(self, before: Substreams, key: Column) -> Column:
+        """Return the key of that window, by the key of one of the rule before."""
+        raise NotImplementedError
 
     @abstractmethod
     def has(self, substream: Substream) -> bool:
@@ -424,7 +454,20 @@ class Substreams(ABC):
         """Return what results are made of in a batch, where substreams are `shared`."""
         raise NotImplementedError
 
-    def regrouped(self, partials: DataFrame, group: Group) -> DataFrame:  # noqa: ARG002
+    def open_groups(
+        self,
+        kept: Mapping[Substream, list[str]],
+        ended: Set[Substream],  # noqa: ARG002
+    ) -> Mapping[RowGroup, Mapping[Substream, list[str]]]:
+        """Return the rows that results would be made of if all that is kept ended now, without results that are out.
+
+        Args:
+            kept: by part.
+            ended: of the tracker's substreams, those that have, where substreams are `shared`.
+        """
+        return {RowGroup(): kept}
+
+    def regrouped(self, partials: DataFrame, group: RowGroup) -> DataFrame:  # noqa: ARG002
         """Return partial rows of a group, under the keys by which they are merged."""
         return partials
 
@@ -432,7 +475,7 @@ class Substreams(ABC):
         """Return the rows that results are, of the merged rows of all groups.
 
         Args:
-            merged: with the columns of `Group.marks`.
+            merged: with the columns of `RowGroup.marks`.
             keys: to group by, beside the substream.
             merge: the aggregates that merge partial rows.
 

@@ -1,4 +1,4 @@
-"""The Helm chart as it is rendered with each of its sets of values. `make chart-check` installs what this needs."""
+"""The Helm chart as it is rendered with each of its sets of values; `scripts.chart_check` installs what this needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .commands import of_chart
 from .test_commands import check
 
 pytestmark = pytest.mark.skipif(
-    not installed(), reason="helm, kubeconform or their schemas are missing: run `make chart-check` once"
+    not installed(), reason="helm, kubeconform or their schemas are missing: run `python -m scripts.chart_check` once"
 )
 
 

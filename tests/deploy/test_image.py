@@ -1,4 +1,4 @@
-"""What can be told of the image without an engine. `make image-check` builds and runs it."""
+"""What can be told of the image without an engine. `python -m scripts.image_check` builds and runs it."""
 
 from __future__ import annotations
 

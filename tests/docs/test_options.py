@@ -13,7 +13,7 @@ import pytest
 import spark_client
 from spark_client import Front, Tracking
 from spark_client.api import queryoptions
-from spark_client.datasource.options import AWAITS, WAKE_UP, ReaderOptions
+from spark_client.datasource.options import AWAITS, ReaderOptions
 from spark_client.runtime.queryplan import QueryPlan
 from tracker.client import JobSpec
 
@@ -57,14 +57,14 @@ def test_a_signatures_options_and_defaults_are_those_of_the_page(beginning: str)
 
 
 def test_the_writers_options_are_those_of_the_page() -> None:
-    rows = dict(table("`channel`, `route`"))
+    rows = dict(table("[`channel`, `route`]"))
     assert set(rows) == set(queryoptions.OWN)
     assert rows["compact_from"] == f"`{QueryPlan.compact_from}`"
 
 
 def test_the_options_of_the_format_are_those_of_the_page() -> None:
     rows = dict(table("The tracker's events as rows"))
-    assert set(rows) == ReaderOptions.KNOWN - {"path", AWAITS, WAKE_UP}
+    assert set(rows) == ReaderOptions.KNOWN - {"path", AWAITS}
     wanted = ReaderOptions({"job": "shop"})
     for name, value in {
         "server": wanted.server,
@@ -80,7 +80,7 @@ def test_the_options_of_the_format_are_those_of_the_page() -> None:
 
 
 def test_every_table_of_the_page_is_compared() -> None:
-    beginnings = [*SIGNATURES, "`channel`, `route`", "The tracker's events as rows"]
+    beginnings = [*SIGNATURES, "[`channel`, `route`]", "The tracker's events as rows"]
     assert len(tables()) == len(beginnings)
 
 

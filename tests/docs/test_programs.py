@@ -172,6 +172,34 @@ def test_the_reader_that_may_be_away(server: Server) -> None:
     client.delete_job("flights", force=True)
 
 
+def test_the_reader_that_builds_each_day_begins_with_a_build_that_failed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/howto/orchestrators.md: each complete day is built in its turn, other ends start nothing."""
+    [*_, program] = blocks("docs/howto/orchestrators.md", "dbt: build a day when it is complete", "python")
+    client = TrackerClient(server.address)
+    client.define_job(JobSpec(job="flights", deployment="d1", segments={"clean": []}))
+    with client.open_producer("flights", "p", "1") as producer:
+        for name, report in zip(("2013-01-01", "2013-01-02", "2013-01-03"), producer.epochs(), strict=False):
+            report.close("JFK", name) if name != "2013-01-02" else report.sent("clean", "JFK", name, 1)
+            report.report(commit=True)
+    client.abandon("flights", "JFK", "2013-01-02")
+    built: list[str] = []
+
+    def build(command: list[str], check: bool) -> None:
+        built.append(command[-1])
+        if len(built) > 1:
+            raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(subprocess, "run", build)
+    for _ in range(2):
+        with pytest.raises(subprocess.CalledProcessError):
+            exec(program.replace("tracker:7654", server.address), {})
+    days = ['{"day": "2013-01-01"}', '{"day": "2013-01-03"}', '{"day": "2013-01-03"}']
+    assert built == days
+    client.delete_job("flights", force=True)
+
+
 def test_reports_and_waits_in_an_event_loop_need_no_pool_thread(server: Server) -> None:
     """docs/concepts/substreams.md: every thread of the default pool is taken until all batches are done."""
     [program] = blocks("docs/concepts/substreams.md", "In an event loop", "python")

@@ -49,3 +49,25 @@ def test_a_process_that_spark_starts_loads_nothing_that_only_drivers_need(proces
     program = f"import json, sys, pyspark.sql, {module}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not _HEAVY & set(json.loads(done.stdout)), process
+
+
+#: Imports every module in a process that has of PySpark what `pyspark-client` has of it.
+_WITHOUT_A_JVM = """
+import importlib, pkgutil, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("py4j", "pyspark.core", "pyspark.java_gateway", "pyspark.sql.classic")):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+import pyspark.util, spark_client
+assert pyspark.util.is_remote_only()
+for module in pkgutil.walk_packages(spark_client.__path__, "spark_client."):
+    importlib.import_module(module.name)
+"""
+
+
+def test_every_module_loads_without_what_reaches_a_jvm() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_A_JVM], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

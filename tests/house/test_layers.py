@@ -13,6 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 _PACKAGE = "spark_client"
 _LONGEST = 700  #: lines of a module
 _LARGEST = 450  #: lines of a class
+_LONGEST_BODY = 80  #: lines of a function, without its signature and docstring
+_MOST = 7  #: parameters of a constructor
+#: Public classes, whose arguments users give by name.
+_READ_BY_NAME = {"Manifests", "Producer", "SuccessMarkers", "Tracking"}
 
 _GROUND = {"errors", "advice", "columns"}  #: modules of no room, which every room may know
 #: What each room may import, itself and the ground apart.
@@ -68,9 +72,10 @@ TRACKER_ROOMS = {
     "relay": {"client", "contract", "security", "web", "wire"},
     "page": {"client", "contract"},
     "server": {"backup", "contract", "core", "journal", "page", "security", "web", "wire"},
+    "embedded": {"client", "journal", "server"},
     "dev": {"client", "server"},
     "notify": {"client", "contract", "store", "web"},
-    "testing": {"client", "contract", "server"},
+    "testing": {"client", "contract", "embedded", "server"},
 }
 _TRACKER_GROUND = {"python310"}
 
@@ -278,10 +283,42 @@ def test_each_module_of_that_room_states_its_reliance_and_failure(module: str) -
     assert any(f"{module} import" in path.read_text(encoding="utf-8") for path in tests), f"nothing tests {module}"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_modules_and_classes_are_short(module: str) -> None:
-    lines = len(MODULES[module].read_text(encoding="utf-8").splitlines())
+def too_long(tree: ast.AST) -> list[str]:
+    """Return the classes, functions and constructors of some code that do too much, each with how much."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and (lines := _lines(node, node)) > _LARGEST:
+            found.append(f"{node.name}: {lines} lines")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+            if (lines := _lines(body[0], node)) > _LONGEST_BODY:
+                found.append(f"{node.name}: {lines} lines")
+        if isinstance(node, ast.ClassDef) and node.name not in _READ_BY_NAME:
+            found += [
+                f"{node.name}: {count} parameters"
+                for each in node.body
+                if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+                if (count := len([*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]) - 1) > _MOST
+            ]
+    return found
+
+
+def _lines(first: ast.stmt, last: ast.stmt) -> int:
+    return (last.end_lineno or 0) - first.lineno + 1
+
+
+@pytest.mark.parametrize("module", [each for each in _ANY if not each.startswith("tracker.wire.gen")])
+def test_modules_classes_functions_and_constructors_are_short(module: str) -> None:
+    text = _ANY[module].read_text(encoding="utf-8")
+    lines = len(text.splitlines())
     assert lines <= _LONGEST, f"{module} has {lines} lines: take apart what it does"
-    classes = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.ClassDef)]
-    long = {each.name: (each.end_lineno or 0) - each.lineno + 1 for each in classes}
-    assert max(long.values(), default=0) <= _LARGEST, f"{module} has a class that does too much: {long}"
+    assert not too_long(ast.parse(text)), f"{module}: give what belongs together an object of its own"
+
+
+def test_what_is_too_long_is_found() -> None:
+    body = "".join(f"    {number}\n" for number in range(_LONGEST_BODY))
+    parameters = ", ".join(f"p{number}" for number in range(_MOST + 1))
+    options = ",\n    ".join(f"p{number}" for number in range(_LONGEST_BODY))
+    assert not too_long(ast.parse(f'def f(\n    {options},\n):\n    """Do."""\n{body}'))
+    assert too_long(ast.parse(f"def f():\n{body}    1\n")) == [f"f: {_LONGEST_BODY + 1} lines"]
+    assert too_long(ast.parse(f"class C:\n    def __init__(self, {parameters}): ...")) == ["C: 8 parameters"]

@@ -1,10 +1,12 @@
 """One word has one meaning: names that were retired for the field's terms do not come back.
 
-Data does not say, hear or know: functions that add, record or print are called so.
+Data does not say, hear or know: functions that add, record or print are called so. The name of a test is a short
+sentence.
 """
 
 from __future__ import annotations
 
+import ast
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+LONGEST = 12  #: words of a test's name
 
 #: By package or room: names that were retired, and what stands in their place.
 RETIRED: dict[str, dict[str, str]] = {
@@ -79,3 +82,21 @@ def test_a_retired_name_is_found_in_code_and_not_in_texts(tmp_path: Path) -> Non
     module = tmp_path / "module.py"
     module.write_text('"""A bell."""\nbell = "bell"  # bell\n')
     assert [name for _, name in names_in(module)] == ["bell"]
+
+
+def long_names(path: Path) -> list[str]:
+    """The tests of a module whose names have too many words."""
+    functions = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.FunctionDef)]
+    names = [each.name.removeprefix("test_") for each in functions if each.name.startswith("test_")]
+    return [name for name in names if len(name.split("_")) > LONGEST]
+
+
+def test_names_of_tests_have_at_most_twelve_words() -> None:
+    found = [f"{path}: {name}" for path in sorted((ROOT / "tests").rglob("*.py")) for name in long_names(path)]
+    assert not found, "\n".join(found)
+
+
+def test_a_name_of_thirteen_words_is_found_in_a_class_too(tmp_path: Path) -> None:
+    module, twelve = tmp_path / "test_module.py", "a_b_c_d_e_f_g_h_i_j_k_l"
+    module.write_text(f"class Tests:\n    def test_{twelve}(self): ...\n    def test_{twelve}_m(self): ...\n")
+    assert long_names(module) == [f"{twelve}_m"]

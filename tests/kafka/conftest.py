@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from examples.services.jars import MissingError
 from examples.services.kafka import Kafka, topic_name
@@ -29,3 +30,11 @@ def topic(broker: Kafka) -> str:
     name = topic_name("test")
     broker.create(name)
     return name
+
+
+def write_numbers(spark: SparkSession, broker: Kafka, topic: str, count: int) -> list[str]:
+    """Writes the numbers below one as values of a topic, and returns them in order."""
+    numbers = [str(number) for number in range(count)]
+    rows = spark.createDataFrame([(number,) for number in numbers], "value string")
+    rows.write.format("kafka").option("kafka.bootstrap.servers", broker.servers).option("topic", topic).save()
+    return numbers

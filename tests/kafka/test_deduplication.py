@@ -114,7 +114,7 @@ def test_what_was_received_is_of_the_batch_before_or_refused(spark: SparkSession
         shutil.move(path, tmp_path / "newest")
         if copy.exists():
             shutil.copytree(copy, path)
-        with pytest.raises(TrackingError, match=f"is {found}, and Spark goes on with batch 2"):
+        with pytest.raises(TrackingError, match=f"are {found}, and Spark goes on with batch 2"):
             ReceivedOnce(path).rows(frame(spark, epoch("one", 0, None, [1])), 2)
         shutil.rmtree(path, ignore_errors=True)
         shutil.move(tmp_path / "newest", path)

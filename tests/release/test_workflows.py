@@ -1,9 +1,10 @@
-"""What the host's workflows may do. `make workflows-check` lints them; nothing here needs the linters."""
+"""What the host's workflows may do. `scripts.release.workflows` lints them; nothing here needs the linters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,14 @@ def test_only_jobs_that_wait_for_approval_get_secrets() -> None:
 
 
 @pytest.mark.parametrize(("place", "step"), [each for each in steps() if "run" in each[1]])
-def test_what_runs_is_a_make_target_that_exists(place: str, step: dict[str, Any]) -> None:
+def test_what_runs_is_a_make_target_or_a_module_that_exists(place: str, step: dict[str, Any]) -> None:
     assert "${{" not in step["run"], "text of the host's becomes part of the program: give it as a variable"
     made = re.findall(r"\bmake ([a-z-]+)", step["run"])
-    assert made or re.match(r"sudo apt-get|docker login|gh release", step["run"]), f"{place}: {step['run']}"
+    modules = re.findall(r" -m ([a-z_.]+)", step["run"])
+    others = re.match(r"sudo apt-get|docker login|gh release", step["run"])
+    assert made or modules or others, f"{place}: {step['run']}"
     assert set(made) <= make_targets(), place
+    assert all(find_spec(module) for module in modules), place
 
 
 def test_the_tests_are_those_of_ci_run() -> None:

@@ -20,6 +20,14 @@ from tests.client.processes import Server
 from tests.spark.feed import Feed
 
 _numbers = count()
+_EXTENSIONS = (
+    "io.delta.sql.DeltaSparkSessionExtension",
+    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+)
+
+
+#: Mark of tests with a channel of files or tables.
+CHANNELS = pytest.mark.skipif(pyspark.__version__ < "4", reason="channels are sources in Python, since Spark 4.0")
 
 
 def session(name: str = "tests") -> SparkSession:
@@ -30,11 +38,18 @@ def session(name: str = "tests") -> SparkSession:
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    package = "streaming" if pyspark.__version__.startswith("4.0.") else "streaming.checkpointing"
+    package = "streaming" if pyspark.__version__ < "4.1" else "streaming.checkpointing"
     checkpoints = f"org.apache.spark.sql.execution.{package}.FileSystemBasedCheckpointFileManager"
     builder = SparkSession.builder.master("local[2,4]").appName(name)
+    found = []
     with suppress(jars.MissingError):  # then the tests that need Kafka are skipped
-        builder = builder.config("spark.jars", jars.connector())
+        found.append(jars.connector())
+    with suppress(jars.MissingError):  # then those that need Delta or Iceberg are
+        found.append(jars.lake())
+        builder = builder.config("spark.sql.extensions", ",".join(_EXTENSIONS))
+        builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        builder = builder.config("spark.databricks.delta.snapshotPartitions", 2)
+    builder = builder.config("spark.jars", ",".join(found)) if found else builder
     builder = (
         builder.config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)

@@ -12,7 +12,7 @@ def hinder(state: Path, restarts: int = 0) -> Path:
         state: the state's directory.
         restarts: how often the query will have been started again by then.
     """
-    _, epoch, driver = max(state.glob("version-*.json")).stem.split("-")
-    hindrance = state / f"version-{int(epoch) + 1:012d}-{int(driver) + restarts:06d}.json"
+    _, epoch, acts, driver = max(state.glob("version-*.json")).stem.split("-")
+    hindrance = state / f"version-{int(epoch) + 1:012d}-{int(acts) + 1:012d}-{int(driver) + restarts:06d}.json"
     hindrance.mkdir()
     return hindrance

@@ -26,6 +26,7 @@ from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare
 from spark_client.windows.named import Named
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
@@ -254,6 +255,8 @@ def test_numbers_beside_decimals_and_constant_values_are_as_sparks_own(
     }
     for number, (kind, in_ansi) in enumerate([("decimal(38,38)", True), ("decimal(5,2)", False), ("bigint", True)]):
         ansi(in_ansi)
+        if in_ansi and spark.version < "4.2":  # its own correlation divides by a deviation of zero
+            made = {name: each for name, each in made.items() if name not in ("corr", "backwards")}
         value = VALUES[kind][-1]
         batches: list[list[str | None]] = [[value, None], [value, value]]
         compare(values(spark, kind, batches), made, tmp_path / str(number), batches)
@@ -436,7 +439,7 @@ def test_an_overflowing_result_fails_as_sparks_and_the_advice_repairs_it(
     ansi(True)
 
     def start(**options: Any) -> Tracking:
-        tracking = Tracking(spark, job, tracker.address)
+        tracking = BatchTracking(feed, spark, job, tracker.address)
         source = tracking.source(feed.stream(spark), "in", substream="tenant", front=Marks("is_last"))
         released = tracking.release(source, aggs={"total": F.sum("amount")}, **options).writeStream
         released.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
@@ -463,7 +466,7 @@ def test_state_that_another_version_kept_otherwise_is_refused_with_what_to_do(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start() -> None:
-        tracking = Tracking(spark, job, tracker.address)
+        tracking = BatchTracking(feed, spark, job, tracker.address)
         try:
             source = tracking.source(feed.stream(spark), "in", substream="tenant", front=Marks("is_last"))
             released = tracking.release(source, aggs={"total": F.sum("amount"), "n": F.count("*")}).writeStream

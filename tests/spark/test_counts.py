@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from spark_client import Counts, Schedule, TrackingError, UsageError
-from spark_client.counting.given_counts import Ledger, forget_shared
+from spark_client.counting.given_counts import RecordedCounts, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.fronts.front import SourceRows
 from spark_client.storage.directories import read_json
@@ -60,8 +60,8 @@ class Source:
         """The query begins, with the front as it is."""
         self.runs += 1
         run = Run(self.client, self.job, "query", f"{self.segment}{self.runs}", self.epoch)
-        self.front.look(at_once=True)
-        self.front.begin(Ledger(self.path, run, self.segment))
+        self.front.look(Path(), None, at_once=True)
+        self.front.begin(RecordedCounts(self.path, run, self.segment))
         run.announce(self.front)
         return run
 
@@ -188,7 +188,7 @@ def test_counts_of_a_driver_that_died_are_sent_by_the_next_deployment(
     schedule = by_table(COUNTS)
     bind(schedule)
     front = schedule.live(NoRows.sparkSession)  # type: ignore[arg-type]
-    front.begin(Ledger(source.path, run, "in"))
+    front.begin(RecordedCounts(source.path, run, "in"))
     assert front.due(), "it dies here"
     source.begin("2", by_table(COUNTS))
     assert source.accounts() == {("a", 0): (3, 0), ("b", 0): (4, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
@@ -300,12 +300,12 @@ def test_a_function_is_asked_again_and_held_to_its_word(source: Source) -> None:
     run = source.begin("1", schedule)
     assert source.accounts() == {("f", 1): (3, 0)}
     given = Counts([*given, *rows([("g", 2, 1)])], through=datetime(2024, 1, 1, 3, tzinfo=UTC))
-    source.front.look()
+    source.front.look(Path(), None)
     run.announce(source.front)
     assert source.accounts() == {("f", 1): (3, 0), ("g", 2): (1, 0)}
     assert source.client.job(source.job).fronts[0].frontiers == {"*": at(4)}
     given = rows([("f", 1, 2), ("g", 2, 1)])
-    source.front.look()
+    source.front.look(Path(), None)
     with pytest.raises(TrackingError, match=r"EXPECT_CONFLICT.*Schedule\(…, revise=True\)"):
         run.announce(source.front)
     revising = Schedule(lambda: given, revise=True, refresh=0.000_001)
@@ -316,7 +316,7 @@ def test_a_function_is_asked_again_and_held_to_its_word(source: Source) -> None:
     with pytest.raises(UsageError, match="are given only now"):
         source.begin("1", Schedule(lambda: given))
     given = rows([])
-    front.look()
+    front.look(Path(), None)
     run.announce(front)
     assert source.accounts()["f", 1] == (2, 0), "what it has given once stands"
 
@@ -324,12 +324,12 @@ def test_a_function_is_asked_again_and_held_to_its_word(source: Source) -> None:
 def test_a_count_that_is_refused_changes_nothing(source: Source) -> None:
     run = source.begin("1", Schedule())
     front = source.front
-    front.expect([run], rows([("a", 0, 3)]))
+    front.expect(run, rows([("a", 0, 3)]))
     with pytest.raises(TrackingError, match="EXPECT_CONFLICT"):
-        front.expect([run], rows([("c", 0, 1), ("a", 0, 2)]), through=datetime(2024, 1, 1, 5, tzinfo=UTC))
+        front.expect(run, rows([("c", 0, 1), ("a", 0, 2)]), through=datetime(2024, 1, 1, 5, tzinfo=UTC))
     run.announce(front)  # as the thread that follows the query does
-    front.expect([run], rows([("b", 0, 2)]))
-    front.expect([run], rows([("b", 0, 1)]), revise=True)
+    front.expect(run, rows([("b", 0, 2)]))
+    front.expect(run, rows([("b", 0, 1)]), revise=True)
     assert source.accounts() == {("a", 0): (3, 0), ("b", 0): (1, 0)}
     assert source.client.job(source.job).fronts[0].frontiers == {}
 
@@ -338,8 +338,8 @@ def test_counts_that_a_batch_under_way_holds_up_follow_in_their_order(source: So
     run = source.begin("1", Schedule())
     front = source.front
     run.send(run.report(0), 0)
-    front.expect([run], rows([("a", 0, 3)]))
-    front.expect([run], rows([("a", 0, 4)]), revise=True)
+    front.expect(run, rows([("a", 0, 3)]))
+    front.expect(run, rows([("a", 0, 4)]), revise=True)
     run.committed(0)
     run.announce(front)
     assert source.accounts() == {("a", 0): (4, 0)}
@@ -350,21 +350,21 @@ def test_counts_for_a_query_that_has_ended_are_refused(source: Source) -> None:
     front = source.front
     run.close(0)
     with pytest.raises(TrackingError, match=r"the query that reads 'in' has ended.*give them again"):
-        front.expect([run], rows([("a", 0, 3)]))
+        front.expect(run, rows([("a", 0, 3)]))
     again = source.start()
     assert source.accounts() == {}, "whoever gave them gives them again"
-    front.expect([run, again], rows([("a", 0, 3)]))
+    front.expect(again, rows([("a", 0, 3)]))
     assert source.accounts() == {("a", 0): (3, 0)}
 
 
-def test_counts_given_before_a_query_starts_go_with_it_and_with_each_later_start(source: Source) -> None:
+def test_counts_given_before_a_query_starts_go_with_each_start(source: Source) -> None:
     schedule = Schedule()
     bind(schedule)
-    schedule.live(NoRows.sparkSession).expect([], rows([("a", 0, 3)]))  # type: ignore[arg-type]
+    schedule.live(NoRows.sparkSession).expect(None, rows([("a", 0, 3)]))  # type: ignore[arg-type]
     run = source.begin("1", loads(dumps(schedule)))
     assert source.accounts() == {("a", 0): (3, 0)}
     run = source.begin("1", schedule)
-    source.front.expect([run], rows([("a", 0, 4)]), revise=True)
+    source.front.expect(run, rows([("a", 0, 4)]), revise=True)
     source.begin("1", schedule)
     assert source.accounts() == {("a", 0): (4, 0)}
 
@@ -383,11 +383,11 @@ def test_another_count_of_what_has_ended_stops_nothing_else(source: Source, capl
     with caplog.at_level(logging.WARNING, "spark_client"):
         for run in (source.begin("1", counting()), source.begin("1", counting(revise=True))):
             assert source.accounts() == {("b", 0): (4, 1), ("c", 0): (5, 0)}
-            source.front.look()
+            source.front.look(Path(), None)
             run.announce(source.front)
     assert caplog.text.count("of scope 'a' has ended with 3 and is counted as 2 now") == 2, "once in each run"
     given = rows([("a", 0, 1), ("b", 0, 5), ("d", 0, 5)])
-    source.front.look()
+    source.front.look(Path(), None)
     run.announce(source.front)
     assert source.accounts()["b", 0] == (5, 1), "what is open may still be revised"
     with pytest.raises(TrackingError, match=r"EXPECT_CONFLICT.*While it is open"):

@@ -121,6 +121,7 @@ def test_a_drain_is_confirmed_after_its_results_by_the_next_driver(
         dying.setattr(Finish, "receivers_rest", lambda *_: 1 / 0)  # everything has ended, and nothing is released
         with pytest.raises(TrackingError, match="the drain failed: division by zero"):
             tracking.drain(timeout=120)
+        soon(lambda: not tracking._running.drains)
     tracking.stop()
     said = tracking.client.get_drain(job)
     assert (said.state, said.unfinished_fronts, said.open_substreams) == (DrainState.DRAINING, (), 0)

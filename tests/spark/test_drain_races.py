@@ -14,8 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, TrackingError
 from spark_client.counting.runs import Run
-from spark_client.release import inbox
+from spark_client.release.single import SingleRelease
 from spark_client.runtime.gate import Gate
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.waiting import soon
@@ -111,7 +112,7 @@ def test_a_release_that_died_and_starts_into_a_drain_releases_once(
 ) -> None:
     tracking = it.release()
     feed.put(row(1, 1, "a"), row(2, 2, "b"), row(3, 3, "a", last=True))
-    with dying(monkeypatch, Run, "send", 1):
+    with dying(monkeypatch, SingleRelease, "publish", -2):  # the second act, between the batches 0 and 1
         await_death(tracking)
     tracking.stop()
     assert it.by_tenant() == [("a", 2)]  # it is out, and nobody knows
@@ -146,11 +147,11 @@ def test_a_batch_that_fails_in_a_drain_is_completed_first(
     monkeypatch.setattr(Gate, "admit", admit_and_tell)
     tracking = it.release()
     feed.put(row(1, 1, "a"), row(2, 2, "b"), row(3, 3, "a", last=True))
-    with dying(monkeypatch, Run, "send", 1, wait=lambda: rests.wait(600)):
+    with dying(monkeypatch, SingleRelease, "publish", -2, wait=lambda: rests.wait(600)):
         soon(lambda: it.by_tenant() == [("a", 2)])
-        with pytest.raises(TrackingError, match="killed in batch 1"):
+        with pytest.raises(TrackingError, match="killed in batch -2"):
             tracking.drain(timeout=900)
-        soon(lambda: tracking._drains._attempt is not None and tracking._drains._attempt.ended.is_set())
+        soon(lambda: not tracking._running.drains)
     assert not any(front.finished for front in tracking.client.job(job).fronts)
     tracking.stop()
 
@@ -228,15 +229,15 @@ class Pause:
     """Stops whoever writes a note first until it is let go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, note: str) -> None:
-        self._write, self._note = inbox.write_first, note
+        self._create, self._note = Folder.create, note
         self.reached, self.goes_on = threading.Event(), threading.Event()
-        monkeypatch.setattr(inbox, "write_first", self._pausing)
+        monkeypatch.setattr(Folder, "create", lambda *given: self._pausing(*given))
 
-    def _pausing(self, target: Path, content: Any) -> Any:
-        if target.name == self._note and not self.reached.is_set():
+    def _pausing(self, folder: Folder, name: str, content: Any) -> Any:
+        if name == self._note and not self.reached.is_set():
             self.reached.set()
             assert self.goes_on.wait(600)
-        return self._write(target, content)
+        return self._create(folder, name, content)
 
 
 class Acting:
@@ -261,13 +262,8 @@ class Acting:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "paused",
-    ["-1.json", pytest.param("1.json", marks=pytest.mark.slow)],
-    ids=["before its note", "before it takes the batch's place"],
-)
 def test_the_note_of_a_fenced_drain_releases_nothing_again(
-    spark: SparkSession, it: Job, feed: Feed, monkeypatch: pytest.MonkeyPatch, paused: str
+    spark: SparkSession, it: Job, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = it.release()
     feed.put(row(1, 1, "a"), row(2, 2, "b"))
@@ -275,11 +271,11 @@ def test_the_note_of_a_fenced_drain_releases_nothing_again(
     (dead,) = one._running.queries
     one.stop()
     one.client.finish_front(one.job, "in")  # both windows have ended, and nobody has released them
-    pause = Pause(monkeypatch, paused)
-    drain = Acting(lambda: dead.drain(spark))
+    pause = Pause(monkeypatch, "000000000001.json")
+    drain = Acting(lambda: dead.drain())
     assert pause.reached.wait(600)  # it was the newest, and stands still
 
-    with dying(monkeypatch, Run, "send", 1):
+    with dying(monkeypatch, SingleRelease, "publish", -2):
         two = it.release()
         await_death(two)
     two.stop()
@@ -305,7 +301,7 @@ def test_a_driver_that_stood_still_publishes_nothing_beside_its_successor(
         feed.put(row(1, 1, "a", last=True), row(2, 2, "b"))
         soon(lambda: dead.failure() is not None)
     one.stop()
-    pause = Pause(monkeypatch, "1.json")
+    pause = Pause(monkeypatch, "000000000001.json")
     batch = Acting(lambda: dead.processor.process(None, dead.run, 1, spark))  # type: ignore[attr-defined]
     assert pause.reached.wait(600)  # it goes on where it had stopped, and stands still before it has chosen
     one.client.drain(job, "1", "asked")

@@ -18,6 +18,7 @@ from spark_client.counting.runs import Run
 from spark_client.destinations.destination import Written
 from spark_client.destinations.files import FileDestination
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.dying import Driver
 from tests.spark.feed import START, Feed, row, rows_of
 from tests.spark.test_one_result import END, WINDOW, Play
@@ -74,7 +75,7 @@ def test_an_early_row_is_a_batch_of_all_rows_so_far(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     rng, sink = random.Random(11), Recording()
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     released(tracking, feed, spark).writeStream.sink(sink).option("checkpointLocation", tmp_path / "cp").start()
     begins, wanted = list[int](), list[dict[tuple[Any, ...], tuple[Any, ...]]]()
     files = [("abc", ""), ("abc", ""), ("abc", "a"), ("bc", ""), ("bc", "b"), ("c", "")]
@@ -136,7 +137,7 @@ def test_a_table_shows_open_windows_until_the_final_row_takes_their_place(
     connect = table_of(path)
 
     def start() -> Tracking:
-        tracking = Tracking(spark, job, tracker.address)
+        tracking = BatchTracking(feed, spark, job, tracker.address)
         writer = released(tracking, feed, spark).writeStream.sink(tables(connect))
         writer.option("checkpointLocation", tmp_path / "cp").start()
         return tracking
@@ -190,7 +191,7 @@ def test_the_table_refuses_older_rows_and_early_ones_after_the_final(spark: Spar
 def test_files_have_early_rows_beside_the_table_and_the_newest_count(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     writer = released(tracking, feed, spark, completeness=True).writeStream
     writer.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
     with pytest.raises(UsageError, match="has no early results"):
@@ -223,7 +224,7 @@ def test_files_have_early_rows_beside_the_table_and_the_newest_count(
 
 
 def test_an_older_snapshot_does_not_replace_a_newer_one(spark: SparkSession, tmp_path: Path) -> None:
-    output = FileDestination(Written(tmp_path, "parquet", {}, (), early=tmp_path))
+    output = FileDestination(Written(str(tmp_path), "parquet", {}, (), early=tmp_path))
     for number in (7, 9, 8, 9):
         output.write_early(spark.range(number), "q", number)
     newest = max(tmp_path.glob("moment-*"))
@@ -236,7 +237,7 @@ def test_no_early_row_has_late_rows_so_each_has_a_final_one(
 ) -> None:
     """Substreams end while a batch with more of their rows is in hand: those are late, and their keys may be new."""
     play, sink = Play(1), Recording()
-    tracking = Tracking(spark, job, tracker.address, segments={"in": []}, fronts=["in", "other"])
+    tracking = BatchTracking(feed, spark, job, tracker.address, segments={"in": []}, fronts=["in", "other"])
     released(tracking, feed, spark).writeStream.sink(sink).option("checkpointLocation", tmp_path / "cp").start()
     other = TrackerClient(tracker.address).open_producer(job, "other", "1")
     send, closed = Run.send, set[int]()
@@ -273,7 +274,7 @@ def test_early_rows_come_as_often_as_asked_to_functions_and_sinks(
     def note(rows: DataFrame, epoch: int) -> None:
         calls.append((epoch, sorted(map(tuple, rows.select("tenant", "n", "final", "as_of").collect()))))
 
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     writer = released(tracking, feed, spark, early="1 hour").writeStream.foreachBatch(note)
     writer.option("checkpointLocation", tmp_path / "cp").start()
     for number in range(4):
@@ -284,7 +285,7 @@ def test_early_rows_come_as_often_as_asked_to_functions_and_sinks(
     early = [call for call in calls if not call[1][0][2]]
     assert early == [(0, [("a", 1, False, 0)])]
     [(epoch, rows)] = [call for call in calls if call[1][0][2]]
-    assert rows == [("a", 3, True, epoch)]
+    assert (epoch, rows) == (-6, [("a", 3, True, 5)])  # between the batches 4 and 5
     tracking.stop()
 
 
@@ -292,7 +293,7 @@ def test_several_outputs_of_one_release_show_early_rows_each_in_its_way(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     connect, sink = table_of(tmp_path / "daily.db"), Recording()
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     daily = released(tracking, feed, spark)
     outputs = {
         "daily": {
@@ -399,7 +400,7 @@ def test_early_results_of_what_has_no_key_are_refused(
         tracking.release(rows, columns=["amount"], early="1 minute")
     with pytest.raises(UsageError, match="would be called for what is not whole"):
         tracking.release(rows, aggs={"n": F.count("*")}, early="1 minute").apply(lambda results: results)
-    with pytest.raises(UsageError, match="not below zero"):
+    with pytest.raises(UsageError, match="is below zero"):
         tracking.release(rows, aggs={"n": F.count("*")}, early="-1 minute")
     with pytest.raises(UsageError, match=r"names \['final'\] are taken"):
         tracking.release(rows, aggs={"final": F.count("*")}, early="1 minute")

@@ -12,9 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client import EVENT_SCHEMA, register
-from spark_client.datasource.offsets import place_of
-from spark_client.datasource.options import WAKE_UP, ReaderOptions
-from spark_client.datasource.streams import EventStream, WakeUps
+from spark_client.datasource.options import ReaderOptions
+from spark_client.datasource.streams import EventStream
 from tests.client.processes import Server
 from tracker.client import JobSpec, TrackerClient
 
@@ -125,7 +124,7 @@ def test_a_job_that_is_not_there_is_named(spark: SparkSession, tracker: Server, 
         query.awaitTermination()
 
 
-def test_a_place_moves_past_others_events_and_news_wakes_it(tracker: Server, job: str) -> None:
+def test_a_place_moves_past_others_events(tracker: Server, job: str) -> None:
     """H6: nothing that a reader asked for was dropped, and it was refused as if it had been away for too long."""
     with TrackerClient(tracker.address) as client:
         short = timedelta(seconds=1)
@@ -133,9 +132,8 @@ def test_a_place_moves_past_others_events_and_news_wakes_it(tracker: Server, job
         producer = client.open_producer(job, "plain", run="1")
         own = options(tracker, job, scopes="mine", kinds="Ended")
         stream = EventStream(ReaderOptions({**own, "starting_seq": "latest"}))
-        wake_ups = WakeUps(ReaderOptions({**own, WAKE_UP: "true"}))
         place = stream.initialOffset()
-        woken_up_to = first_place = wake_ups.initialOffset()
+        first_place = place
         until, epoch, moves = time.monotonic() + 4, 0, 0
         while time.monotonic() < until:
             report = producer.epoch(epoch)
@@ -147,7 +145,6 @@ def test_a_place_moves_past_others_events_and_news_wakes_it(tracker: Server, job
             assert not list(rows)
             moves += after != place
             place = after
-            _, woken_up_to = wake_ups.read(woken_up_to)
             time.sleep(0.05)
         assert moves > 1, "it moves with batches of its own"
         assert client.job(job).first_seq > first_place["seq"] + 1, "else nothing has expired"
@@ -157,46 +154,3 @@ def test_a_place_moves_past_others_events_and_news_wakes_it(tracker: Server, job
         report.report(units=["all"], commit=True)
         rows, after = stream.read(place)
         assert [row[EVENT_SCHEMA.fieldNames().index("name")] for row in rows] == ["m"]
-        rows, _ = wake_ups.read(woken_up_to)
-        assert len(list(rows)) == 1
-        stopped_meanwhile = WakeUps(ReaderOptions({**own, WAKE_UP: "true"}))
-        rows, after = stopped_meanwhile.read(first_place)
-        assert len(list(rows)) == 1
-        assert after["seq"] == client.job(job).last_seq
-        client.delete_job(job, force=True)
-        client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}))
-        rows, after = wake_ups.read(woken_up_to)
-        assert len(list(rows)) == 1
-        assert after == {"seq": 0, "log_id": client.job(job).log_id}
-        assert len(list(wake_ups.readBetweenOffsets(woken_up_to, after))) == 1
-
-
-def test_very_many_ends_wake_a_query_once(
-    tracker: Server, job: str, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wake_ups = WakeUps(ReaderOptions(options(tracker, job, kinds="Ended", **{WAKE_UP: "true"})))
-    place = wake_ups.initialOffset()
-    ask, seen = wake_ups.client.list_events, 0
-
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        nonlocal seen
-        page = ask(*args, **kwargs)
-        seen += len(page.events)
-        return page
-
-    monkeypatch.setattr(wake_ups.client, "list_events", counting)
-    for batch in range(3):
-        before = seen
-        pipeline.end(*(f"{batch}/{number}" for number in range(1000)))
-        rows, after = wake_ups.read(place)
-        assert len(list(rows)) == 1
-        assert after["seq"] == pipeline.client.job(job).last_seq > place["seq"] + 1000
-        assert seen - before < 50, "a few events show that there is news"
-        place = after
-        rows, after = wake_ups.read(place)
-        assert (list(rows), after) == ([], place)
-    # What no query waits for wakes none, however much of it there is.
-    reader = WakeUps(ReaderOptions(options(tracker, job, kinds="Drained", **{WAKE_UP: "true"})))
-    rows, after = reader.read({**place, "seq": 0})
-    assert (list(rows), after["seq"]) == ([], 0)
-    assert reader._looked_at == place_of(place)

@@ -89,7 +89,7 @@ class Job:
     def finish(self) -> None:
         """Its source has sent everything."""
         front = next(live.front for query in self.tracking._running.queries for live in query.fronts)
-        self.tracking._drains.finish(front)
+        self.tracking._running.finish(front)
 
     def rows(self) -> list[tuple[Any, ...]]:
         return sorted(chain(*self.given.values())) or rows_of(self.path / "out", self.spark, "rows")

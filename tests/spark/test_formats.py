@@ -19,6 +19,7 @@ from spark_client.plan.batches import BatchId, Counted
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row
 
 pytestmark = pytest.mark.spark
@@ -31,17 +32,18 @@ class Book(Place):
 
     def __init__(self, to: Written) -> None:
         self._to = to
+        self._path = Path(to.place)
 
     def check(self, schema: T.StructType, release: ReleasePlan | None, spark: SparkSession) -> None:
         if foreign := set(self._to.options) - {"ink"}:
             raise UsageError(f"a book has no option {foreign}, for {release is not None and schema.fieldNames()}")
-        self._to.path.mkdir(parents=True, exist_ok=True)
+        self._path.mkdir(parents=True, exist_ok=True)
 
     def directories(self) -> Iterator[tuple[str, Path]]:
-        yield "the book", self._to.path
+        yield "the book", self._path
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
-        page = self._to.path / f"page-{batch.epoch}.json"
+        page = self._path / f"page-{batch.epoch}.json"
         if not page.exists():
             part = page.with_suffix(".part")
             part.write_text(json.dumps({"ink": self._to.options["ink"], "rows": rows.toJSON().collect()}))
@@ -49,13 +51,13 @@ class Book(Place):
         return {}
 
     def begun(self, query: str, epoch: int) -> bool:
-        return (self._to.path / f"page-{epoch}.json").exists()
+        return (self._path / f"page-{epoch}.json").exists()
 
     def early(self) -> EarlyOutput | None:
         return None if self._to.early is None else self
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
-        (self._to.path / "slip.txt").write_text(f"{rows.count()} as of {as_of}")
+        (self._path / "slip.txt").write_text(f"{rows.count()} as of {as_of}")
 
 
 def pages(path: Path) -> list[tuple[str, str, int]]:
@@ -69,7 +71,7 @@ def pages(path: Path) -> list[tuple[str, str, int]]:
 def released(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, early: str | None
 ) -> tuple[Tracking, Released]:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
     return tracking, tracking.release(source, ["kind"], aggs={"n": F.count("*")}, early=early)
 

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Tracking
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
@@ -65,7 +66,7 @@ def test_each_scope_may_follow_its_own_clock(
 def test_a_partition_that_was_not_declared_fails_the_batch(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     start(tracking, feed, Frontier("0 seconds", partition="part", partitions=2), tmp_path)
     feed.put(row(1, 1, part=7))
     with pytest.raises(Exception, match="part is no partition from 0 to 1, as the front declares them"):

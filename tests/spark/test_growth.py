@@ -9,7 +9,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, remove, sweep, write_first, write_json
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 
 
@@ -45,11 +46,11 @@ def size(path: Path) -> tuple[int, int]:
 def _run(path: Path, batches: int, at: Callable[[PartialState], None]) -> None:
     """A release with 300 substreams a batch, which end three batches later, and a tenant in each that never ends."""
     rng = random.Random(1)
-    state = PartialState(path)
+    state = PartialState(Folder(path))
     open_since: dict[Substream, int] = {}
     for epoch in range(batches):
         if epoch % 1000 == 999:  # another driver
-            state = PartialState(path)
+            state = PartialState(Folder(path))
         state.load(epoch)
         mine = [Substream("a", f"{epoch}-{number}", None) for number in range(300)]
         stalled = Substream("stalled", f"day-{rng.randrange(20)}", None)
@@ -74,6 +75,7 @@ def test_the_state_of_a_release_is_bounded_by_what_is_open(tmp_path: Path, batch
         newest = max(tmp_path.glob("version-*.json"))
         ended = len(json.loads(newest.read_text())["dead"])
         assert ended < 1000 + sum(len(part.live) for part in state._parts.values())
+        assert len(cast(Any, state._folder._store)._folders) < 150
         if state.epoch % 10 == 9:
             largest[:] = map(max, largest, [*size(tmp_path), newest.stat().st_size])
 
@@ -82,7 +84,7 @@ def test_the_state_of_a_release_is_bounded_by_what_is_open(tmp_path: Path, batch
     assert largest[0] < 150
     assert largest[1] < 1_000_000
     assert largest[2] < 100_000
-    state = PartialState(tmp_path)
+    state = PartialState(Folder(tmp_path))
     state.load(batches)
     stalled = [substream for substream in state.substreams if substream.scope == "stalled"]
     assert len(stalled) == 20

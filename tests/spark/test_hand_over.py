@@ -139,8 +139,7 @@ def test_a_hand_over_asked_at_the_start_waits_for_needed_queries(it: Job) -> Non
     it.put(row(1, 1), row(2, 2, kind="y"))
     tracking.process_all_available()
     tracking.client.drain(it.job, "1", "asked", hand_over=True)
-    attempt = awaited(tracking)
-    soon(lambda: "elements are in flight on 'clean', and no query that runs here reads it" in attempt.missing)
+    soon(lambda: "elements are in flight on 'clean': if the query that reads it does not run" in missing(tracking))
     with pytest.raises(TimeoutError, match=r"is not handed over after 0\.0 s; it goes on\. It waits: elements"):
         tracking.await_drained(timeout=0.0)
     it.put(row(3, 3))  # for the next deployment: the source has stopped
@@ -211,13 +210,9 @@ def test_a_hand_over_cancelled_after_sources_stopped_leaves_the_job_startable(
 # ---------------------------------------------------------------- drivers that die
 
 
-def awaited(tracking: Tracking) -> HandOver:
-    """The goal of the attempt that has begun."""
-    soon(lambda: tracking._drains._attempt is not None)
-    attempt = tracking._drains._attempt
-    assert attempt is not None
-    assert isinstance(attempt.goal, HandOver)
-    return attempt.goal
+def missing(tracking: Tracking) -> str:
+    """What the queries here wait for."""
+    return "; ".join(each.rest.goal.missing for each in tracking._running._followers if each.rest is not None)
 
 
 @pytest.mark.slow
@@ -231,7 +226,7 @@ def test_a_driver_that_dies_in_a_hand_over_continues_it(it: Job, monkeypatch: py
         dying.setattr(HandOver, step, lambda *_: 1 / 0)
         with pytest.raises(TrackingError, match="the drain failed: division by zero"):
             tracking.hand_over(timeout=600)
-        tracking._drains._watch.close()  # one that is dead does not hear of it again
+        soon(lambda: not tracking._running.drains)
     # No stop(): its runs and guards stay open at the tracker, until the next driver takes them over.
     assert tracking.client.get_drain(it.job).state is DrainState.DRAINING
     it.put(row(4, 4))
@@ -264,7 +259,7 @@ def test_a_batch_that_was_interrupted_is_completed_first(it: Job, monkeypatch: p
         it.put(row(2, 2), row(3, 3, kind="y"))
         soon(lambda: any("killed in batch" in str(query.failure()) for query in tracking._running.queries))
     tracking.client.drain(it.job, "1", "asked", hand_over=True)
-    soon(lambda: "was interrupted: start it again" in awaited(tracking).missing)
+    soon(lambda: "was interrupted: start it again" in missing(tracking))
     tracking.stop()
     it.put(row(4, 4))  # for the next deployment
     tracking = it.start("1")
@@ -297,7 +292,7 @@ def test_a_loop_runs_empty_before_it_stops(it: Job) -> None:
     it.put(row(1, 1), row(2, 2, amount=3), row(3, 3, amount=5, kind="y"))
     tracking.process_all_available()  # two rows wait for the loop
     tracking.client.drain(it.job, "1", "asked", hand_over=True)
-    soon(lambda: "'retry'" in awaited(tracking).missing)
+    soon(lambda: "'retry'" in missing(tracking))
     it.queries.append(again.start())
     tracking.await_drained(timeout=600)
     it.is_handed_over(tracking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -227,8 +228,15 @@ def test_a_failing_function_names_the_substream_and_is_repaired(
     assert rows_of(tmp_path / "out", spark, "tenant", "rows") == [("b", 2), ("tén'ant", 3)]
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["this version", "the version before"])
 def test_what_a_function_has_made_first_stands_when_the_batch_is_repeated(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    tracker: Server,
+    job: str,
+    feed: Feed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: bool,
 ) -> None:
     given: list[list[tuple[Any, ...]]] = []
 
@@ -254,6 +262,10 @@ def test_what_a_function_has_made_first_stands_when_the_batch_is_repeated(
         with pytest.raises(Exception, match="division"):
             tracking.process_all_available()
         tracking.stop()
+    if before:
+        (note,) = tmp_path.glob("cp/tracker/made/*.json")
+        note.with_name(json.loads(note.read_text())).rename(note.with_name(f"epoch={note.stem}"))
+        note.unlink()
     tracking = start()
     tracking.process_all_available()
     tracking.stop()
@@ -323,7 +335,10 @@ def test_what_cannot_be_kept_or_applied_is_refused_where_it_is_declared(
         (lambda: tracking.release(source, aggs={"n": F.count("*")}, columns=["amount"]), "not both"),
         (lambda: tracking.release(source, columns=["nothing"]), "not a column of the rows"),
         (lambda: tracking.release(source, ["kind"], columns=["kind"]), r"names \['kind'\] are taken"),
-        (lambda: tracking.release(source, columns=[F.lit(None).alias("n")]), "cannot hold 'n', which is void"),
+        (
+            lambda: tracking.release(source, columns=[F.lit(None).alias("n")]),
+            "'n' is void, which files of the state cannot hold",
+        ),
         (lambda: kept.apply(lambda rows: rows.drop("window")), r"lack \['window'\]"),
         (lambda: kept.apply(lambda rows: rows.where("no_column > 3")), "called with no rows.*no_column"),
         (lambda: kept.apply(lambda rows: 5), "it returned int"),  # type: ignore[arg-type,return-value]

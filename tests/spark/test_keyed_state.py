@@ -373,11 +373,11 @@ def test_what_cannot_work_is_refused_where_it_is_declared(
     writer = tracking.transform_with_state(stream, Kinds(), MADE).writeStream
     with pytest.raises(UsageError, match="its mode is append"):
         writer.outputMode("update")
-    with pytest.raises(UsageError, match="in a channel nothing would tell those of one substream apart"):
+    with pytest.raises(UsageError, match="in a channel those of one substream could not be told apart"):
         writer.channel(tracking.channel("on", str(tmp_path / "on")))
-    with pytest.raises(UsageError, match=r"option\('seal'\) is of queries whose state"):
+    with pytest.raises(UsageError, match=r"option\('seal'\) has no effect on keyed state"):
         writer.option("seal", True)
-    with pytest.raises(UsageError, match="receipts are for what"):
+    with pytest.raises(UsageError, match="receipts are for results of"):
         writer.receipts("/receipts")
     kafka = tracking.kafka_channel("kafka", "t", "127.0.0.1:1", str(tmp_path / "k"))
     source("sent", identity=["row_id"]).writeStream.channel(kafka)

@@ -18,6 +18,7 @@ from spark_client.release.receipts import Receipts
 from spark_client.release.state import PartialState
 from tests.cli.shell import Shell, table
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row
 
 pytestmark = pytest.mark.spark
@@ -38,7 +39,7 @@ class Job:
         self.tables = [path / f"cp{number}" / "tracker" / "late" for number in (1, 2, 3, 4)]
 
     def start(self, deployment: str = "d1") -> Tracking:
-        self.tracking = tracking = Tracking(self.spark, self.job, self.address, deployment)
+        self.tracking = tracking = BatchTracking(self.feed, self.spark, self.job, self.address, deployment)
         source = tracking.source(
             self.feed.stream(self.spark),
             "in",

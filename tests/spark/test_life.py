@@ -83,9 +83,9 @@ def test_a_run_that_was_superseded_writes_nothing_in_a_drain(
     feed.put(row(2, 2))
     two.process_all_available()
     (front,) = (live.front for live in two._running.queries[0].fronts)
-    two._drains.finish(front)  # so the window has ended, and the dead one has rows of it
+    two._running.finish(front)  # so the window has ended, and the dead one has rows of it
     with pytest.raises(TrackingError, match="writes nothing more: another run of the query has taken over"):
-        dead.drain(spark)
+        dead.drain()
     two.process_all_available()
     assert [n for *_, n in rows_of(tmp_path / "out", spark, *COLUMNS)] == [2]
     two.stop()
@@ -252,7 +252,6 @@ def test_a_query_that_fails_in_a_drain_holds_it_until_restarted(
     tracking.process_all_available()
     with pytest.raises(TrackingError, match="the place is away"):
         tracking.drain(timeout=900)
-    soon(lambda: tracking._drains._attempt is not None and tracking._drains._attempt.ended.is_set())
     assert tracking.client.get_drain(job).state is DrainState.DRAINING
     away.clear()
     writer.start()

@@ -250,7 +250,7 @@ def found(front: Any, rule: Substreams) -> Callable[[], dict[str, int]]:
     living: Any = front.live(nothing)
 
     def look() -> dict[str, int]:
-        living.look(at_once=True)
+        living.look(Path(), None, at_once=True)
         due = [each for each in living.due() if hasattr(each, "elements")]
         living.promised(due)
         return {"/".join(filter(None, (each.scope, each.name[:10]))): each.elements for each in due}
@@ -389,7 +389,7 @@ def test_loads_that_promise_nothing_certain_are_refused(tmp_path: Path) -> None:
     for name, content, message in [
         ("a.json", '{"rows": 3}', "has no 'd'"),
         ("b.json", '{"d": "2026-03-01"}', "neither 'rows' nor 'files'"),
-        ("c.json", "[3]", "no object with fields"),
+        ("c.json", "[3]", "write an object with fields"),
         ("d.json", '{"d": "monday", "rows": 1}', "no time in ISO 8601"),
         ("e.json", '{"d": "2026-03-01", "rows": -1}', "0 or more"),
         ("f.json", '{"d": "2026-03-01", "files": "f.json"}', "neither Parquet nor ORC.*give read="),
@@ -488,7 +488,7 @@ def test_a_row_missing_from_a_control_table_for_a_while_is_kept() -> None:
     promised = []
     for rows in ([("2026-03-01", 3)], [], [("2026-03-01", 3)]):
         listed[:] = rows
-        living.look(at_once=True)
+        living.look(Path(), None, at_once=True)
         while due := living.due():
             promised += [each.elements for each in due if hasattr(each, "elements")]
             living.promised(due)

@@ -15,6 +15,7 @@ from spark_client import Marks, Tracking, UsageError
 from tests.client.processes import Server
 from tests.metrics.scraping import scraped, values
 from tests.metrics.test_docs import exposed, table
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row
 from tests.web.fetching import get, until
 
@@ -133,7 +134,7 @@ def test_metrics_are_served_from_the_first_start_to_the_stop(
 def test_two_jobs_count_in_one_registry(spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path) -> None:
     registry = CollectorRegistry()
     for job in ("one", "two"):
-        with Tracking(spark, job, tracker.address, metrics=registry) as tracking:
+        with BatchTracking(feed, spark, job, tracker.address, metrics=registry) as tracking:
             release(tracking, feed, tmp_path / job)
             feed.put(row(1, 1))
             tracking.process_all_available()

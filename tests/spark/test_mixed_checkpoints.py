@@ -30,12 +30,12 @@ def _without_the_newest_version(checkpoint: Path, copies: list[Path]) -> None:
 
 
 def _without_what_the_batches_acted_on(checkpoint: Path, copies: list[Path]) -> None:
-    shutil.rmtree(checkpoint / "tracker" / "events")
+    shutil.rmtree(checkpoint / "tracker" / "acts")
 
 
 def _acting_on_what_earlier_batches_did(checkpoint: Path, copies: list[Path]) -> None:
-    shutil.rmtree(checkpoint / "tracker" / "events")
-    shutil.copytree(copies[-2] / "tracker" / "events", checkpoint / "tracker" / "events")
+    shutil.rmtree(checkpoint / "tracker" / "acts")
+    shutil.copytree(copies[-2] / "tracker" / "acts", checkpoint / "tracker" / "acts")
 
 
 def _of_earlier_batches(batches: int) -> Spoil:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.release.moving import Move
-from spark_client.windows.fixed import Fixed, Recut
+from spark_client.windows.fixed import Fixed
 from spark_client.windows.substreams import Substreams
 from tracker.client import Ended, JobSpec, Report
 from tracker.client.producer import Producer
@@ -47,9 +47,7 @@ def batch(tracker: LocalTracker, segment: str, rows: dict[str, int], rule: Subst
 
 
 def moving(tracker: LocalTracker, rules: Mapping[str, Substreams], segment: str = "orders") -> Move:
-    recut = Recut.between(HOURS, DAYS)
-    assert recut is not None
-    return Move(tracker.client, "shop", f"of {segment}", recut, segment, {segment: DAYS, **rules})
+    return Move(tracker.client, "shop", f"of {segment}", HOURS, DAYS, segment, {segment: DAYS, **rules})
 
 
 def opened(tracker: LocalTracker) -> set[tuple[str, str, str, int]]:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
@@ -42,7 +43,7 @@ def by_batch(rows: DataFrame, *keys: Column | str) -> list[tuple[Any, ...]]:
 def test_files_loads_sessions_and_blocks_end_by_themselves(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     raw = spark.readStream.schema(FIELDS).option("maxFilesPerTrigger", 1).json(str(feed.path))
     control = tmp_path / "control"
     control.mkdir()
@@ -82,7 +83,7 @@ def test_files_loads_sessions_and_blocks_end_by_themselves(
     feed.put(event(5, "bob", 2, "t1", "click", "B"), event(6, "ann", 4, "s2", "login", "B"))
     (control / "2.json").write_text(json.dumps({"load": "B", "n": 4}))
     feed.put(event(7, "bob", 3, "t1", "logout", "B"))
-    tracking._running.queries[1].fronts[0].look(at_once=True)
+    tracking._running.queries[1].fronts[0].look(Path(), None, at_once=True)
     everything = spark.read.schema(FIELDS).json(str(feed.path))
     named = everything.withColumn("file", F.col("_metadata.file_name"))
     assert released("file", "file") == by_batch(named, "file")
@@ -129,7 +130,7 @@ def test_a_transactions_count_may_come_in_its_own_stream(
 def test_hours_and_their_day_are_released_from_a_source_each(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     sources = {
         name: tracking.source(
             feed.stream(spark), f"{name}s", scope="tenant", window=("ts", f"1 {name}"), front=Frontier("10 minutes")

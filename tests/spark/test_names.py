@@ -86,7 +86,7 @@ def test_names_of_a_release_that_cannot_be_told_apart_are_refused(
             tracking.release(source, keys, aggs=aggs)
     with pytest.raises(UsageError, match="does not let us see into this expression"):
         tracking.release(source, aggs={"n": F.max(F.lit("part"))})  # which is written as the column's is
-    with pytest.raises(UsageError, match=r"called otherwise at each start: name it, with \.alias"):
+    with pytest.raises(UsageError, match=r"has another name at each start: give it one, with \.alias"):
         tracking.release(source, [F.transform(F.array("part"), lambda x: x + 1)], aggs={"n": count})
     for key in ("upper(`a lambda`)", "upper(`lambdafunction(x)`)"):  # names of columns, and no functions
         renamed = source.withColumn("a lambda", F.col("kind")).withColumn("lambdafunction(x)", F.col("kind"))

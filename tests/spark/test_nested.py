@@ -14,10 +14,11 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError, UsageError, calendar, nested
+from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError, UsageError, calendar, nested, session
 from spark_client.windows.nested import Level, NestedWindows, windows_in
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 
 spark_test = pytest.mark.spark
@@ -91,7 +92,9 @@ def test_each_level_equals_a_batch_and_no_day_comes_before_its_hours(
     length, batches = LEVELS[levels]
 
     def start() -> Tracking:
-        tracking = Tracking(spark, job, tracker.address, probe="executors" if way == "executors" else "driver")
+        tracking = BatchTracking(
+            feed, spark, job, tracker.address, probe="executors" if way == "executors" else "driver"
+        )
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", length()), identity=["row_id"],
             front=Frontier("40 minutes"),
@@ -143,7 +146,7 @@ def test_a_row_that_is_late_for_its_hour_is_in_no_day(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, restarts: bool
 ) -> None:
     def start(deployment: str = "1") -> Tracking:
-        tracking = Tracking(spark, job, tracker.address, deployment)
+        tracking = BatchTracking(feed, spark, job, tracker.address, deployment)
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", nested("1 hour", "1 day")),
             front=Frontier("0 seconds"),
@@ -197,7 +200,7 @@ def test_a_drain_whose_sink_failed_is_tried_again_in_the_same_application(
             raise ConnectionError("the place is away")
         out.extend(tuple(each) for each in rows.select("completeness", *COLUMNS).collect())
 
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     source = tracking.source(
         feed.stream(spark), "in", scope="tenant", window=("ts", nested("1 hour", "1 day")), front=Frontier("0 seconds")
     )
@@ -224,7 +227,7 @@ def test_what_windows_within_windows_cannot_be_is_refused(
         with pytest.raises(UsageError, match="two lengths or more"):
             nested(*lengths)
     for front in (Marks("is_last"), Schedule([])):
-        with pytest.raises(UsageError, match="there are several"):
+        with pytest.raises(UsageError, match="which belongs to several"):
             tracking.source(rows, "in", window=("ts", nested("1 hour", "1 day")), front=front)
     zones = [calendar("1 day", F.col("kind")), calendar("1 month", F.col("tenant"))]
     windows: list[tuple[Any, str]] = [
@@ -249,12 +252,47 @@ def test_what_windows_within_windows_cannot_be_is_refused(
         tracking.release(source, [F.col("kind").alias("level")], aggs=AGGS())
     released = tracking.release(source, ["kind"], aggs=AGGS())
     assert released.columns == ["level", "window", "kind", "n", "ids"]
-    with pytest.raises(UsageError, match="have no result so far"):
-        released.state(tmp_path / "cp")
-    with pytest.raises(UsageError, match="no function can be called"):
-        released.apply(lambda made: made)
     with pytest.raises(UsageError, match="windows within windows have no receipts"):
         released.writeStream.receipts(tmp_path / "receipts")
     with pytest.raises(UsageError, match="go to files, a sink or a function"):
         released.writeStream.channel(tracking.channel("on", str(tmp_path / "on")))
     tracking.stop()
+
+
+@pytest.mark.thorough
+@spark_test
+@pytest.mark.parametrize("window", [nested("1 hour", "1 day"), session("1 hour")], ids=["levels", "sessions"])
+@pytest.mark.parametrize("kind", ["rows", "groups"])
+def test_a_function_makes_the_results_of_windows_that_share_rows(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, window: Any, kind: str
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(
+        feed.stream(spark), "in", scope="tenant", window=("ts", window), front=Frontier("0 seconds")
+    )
+    released = tracking.release(source, ["kind"], aggs={"n": F.count("*")})
+    if kind == "rows":
+        minutes = (F.col("window.end").cast("long") - F.col("window.start").cast("long")) / 60
+        made = released.apply(lambda found: found.withColumn("minutes", minutes))
+    else:
+
+        def measured(group: Any, found: Any) -> Any:
+            return found.assign(minutes=(group.end - group.start).total_seconds() / 60)[["n", "minutes"]]
+
+        made = released.applyInPandas(measured, "n long, minutes double")
+    made.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+    feed.put(row(1, 1), row(2, 50), row(3, 20, kind="y"), row(4, 55, "b"))
+    feed.put(row(5, 300), row(6, 290, "b", "y"))
+    tracking.process_all_available()
+    tracking.drain(timeout=600)
+    tracking.stop()
+    if repr(window).startswith("nested"):
+        windows = [F.window("ts", "1 hour"), F.window("ts", "1 day")]
+    else:
+        windows = [F.session_window("ts", "1 hour")]
+    known = []
+    for each in windows:
+        counted = feed.batch(spark).groupBy("tenant", each.alias("window"), "kind").agg(F.count("*").alias("n"))
+        minutes = (F.col("window.end").cast("long") - F.col("window.start").cast("long")) / 60
+        known += [tuple(found) for found in counted.select("tenant", "window.start", "kind", "n", minutes).collect()]
+    assert rows_of(tmp_path / "out", spark, "tenant", "window.start", "kind", "n", "minutes") == sorted(known)

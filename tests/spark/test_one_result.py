@@ -17,6 +17,7 @@ from spark_client import Marks, Tracking
 from spark_client.counting.batch import CountingMode
 from spark_client.counting.runs import Run
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 from tracker.client import TrackerClient
 
@@ -100,7 +101,9 @@ def test_no_late_row_is_in_a_result_and_none_is_lost(
 
     def start() -> Tracking:
         fronts: dict[str, Any] = {"segments": {"in": []}, "fronts": ["in", "other"]}
-        tracking = Tracking(spark, job, tracker.address, probe=probe, retention=timedelta(seconds=1), **fronts)
+        tracking = BatchTracking(
+            feed, spark, job, tracker.address, probe=probe, retention=timedelta(seconds=1), **fronts
+        )
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )
@@ -155,7 +158,7 @@ def test_rows_of_a_name_after_retention_are_late(
     """W3: the tracker has forgotten all but the name, and the driver that released it is gone."""
 
     def start(deployment: str) -> Tracking:
-        tracking = Tracking(spark, job, tracker.address, deployment, retention=timedelta(seconds=1))
+        tracking = BatchTracking(feed, spark, job, tracker.address, deployment, retention=timedelta(seconds=1))
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", substream="kind", front=Marks("is_last"), identity=["row_id"]
         )
@@ -188,7 +191,7 @@ def test_what_a_drain_has_closed_is_marked_and_its_rest_too(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start(deployment: str) -> Tracking:
-        tracking = Tracking(spark, job, tracker.address, deployment)
+        tracking = BatchTracking(feed, spark, job, tracker.address, deployment)
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )

@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Front, Tracking, UsageError
+from spark_client import Front, UsageError
 from spark_client.fronts.front import LiveFront
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.waiting import soon
 from tracker.client import Frontier
@@ -49,7 +50,7 @@ def test_a_front_from_outside_ends_scopes_without_rows(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     closings = tmp_path / "closings"
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     source = tracking.source(
         feed.stream(spark), "in", scope="tenant", window=("ts", "10 minutes"), front=Closings(closings)
     )
@@ -80,16 +81,16 @@ def test_a_failed_look_is_repeated_and_named_at_the_start(tmp_path: Path, caplog
     front.name = "in"
     live = front.live(None)  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING, "spark_client"):
-        live.look()
+        live.look(Path(), None)
     assert "what it promises by cannot be read, and is tried again" in caplog.text
     with pytest.raises(UsageError, match=r"cannot be read: .*closings"):
-        live.look(at_once=True)
+        live.look(Path(), None, at_once=True)
     front.path.mkdir()
     (front.path / "a").write_text("10")
-    live.look(at_once=True)
+    live.look(Path(), None, at_once=True)
     (first,) = live.due()
-    live.look(at_once=True)
+    live.look(Path(), None, at_once=True)
     assert live.due() == [first], "one promise, however often it is found"
     live.promised([first])
-    live.look(at_once=True)
+    live.look(Path(), None, at_once=True)
     assert live.due() == []

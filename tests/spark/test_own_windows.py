@@ -12,11 +12,12 @@ import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Substreams, Tracking, UsageError
+from spark_client import Frontier, Substreams, UsageError
 from spark_client.windows.eventtime import DAY, micros_in
 from spark_client.windows.lengths import Length, TimedRows
 from spark_client.windows.substreams import Windows
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row
 
 pytestmark = pytest.mark.spark
@@ -57,7 +58,7 @@ class FullMoons(Length):
 def test_a_kind_of_windows_from_outside_is_released_like_a_batch(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, through_a_channel: bool
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     source = tracking.source(
         feed.stream(spark), "in", scope="tenant", window=("ts", FullMoons()), identity=["row_id"],
         front=Frontier("1 day"),

@@ -28,13 +28,13 @@ def plan_of(tracking: Tracking, writer: TrackedWriter) -> Any:
     return tracking._assembly.plan(writer, Path(writer.options_given["checkpointLocation"]))
 
 
-def run_elsewhere(feed: Feed, directory: Path, *plans: Any) -> None:
-    """Another process processes all that there is for plans, one after the other."""
+def run_elsewhere(how: str, feed: Feed, directory: Path, *plans: Any) -> None:
+    """Another process processes all that there is for plans, one after the other; how: see `planned`."""
     paths = [directory / f"{number}.plan" for number in range(len(plans))]
     for path, plan in zip(paths, plans, strict=True):
         path.write_bytes(dumps(plan))
     with open(directory / "plans.log", "wb") as log:
-        command = [sys.executable, "-m", "tests.spark.planned", str(feed.path), *map(str, paths)]
+        command = [sys.executable, "-m", "tests.spark.planned", how, str(feed.path), *map(str, paths)]
         done = subprocess.run(command, stdout=log, stderr=log, cwd=ROOT, timeout=600, check=False)
     assert done.returncode == 0, (directory / "plans.log").read_text()[-3000:]
 
@@ -66,7 +66,7 @@ def test_queries_are_made_of_their_plans_in_another_process(
     feed.put(*[row(n, n % 50, "ab"[n % 2], "xy"[n % 3 == 0], n % 7) for n in range(60)])
     feed.put(row(60, 51, "a", last=True), row(61, 51, "b", last=True))
     tracking.define()
-    run_elsewhere(feed, tmp_path, plan_of(tracking, sending), plan_of(tracking, results))
+    run_elsewhere("streamed", feed, tmp_path, plan_of(tracking, sending), plan_of(tracking, results))
     wanted = (
         feed.batch(spark)
         .where("amount <> 3 and amount <= 5")
@@ -77,6 +77,35 @@ def test_queries_are_made_of_their_plans_in_another_process(
     assert found == sorted(tuple(each) for each in wanted.collect())
     assert spark.read.parquet(str(tmp_path / "receipts")).count() == 2
     assert tracking.client.job(job).open_substreams == 0
+
+
+@pytest.mark.thorough
+def test_batches_driven_elsewhere_release_what_the_drivers_query_releases(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    """The other process has a plan and no query of Spark's: the runtime opens its run, and reports commits."""
+
+    def declared(name: str) -> tuple[Tracking, TrackedWriter]:
+        tracking = Tracking(spark, f"{job}-{name}", tracker.address)
+        source = tracking.source(feed.stream(spark), "in", **WINDOW, identity=["row_id"], front=Marks("is_last"))
+        released = tracking.release(source, ["kind"], aggs={"sum": F.sum("amount"), "rows": F.count("*")})
+        writer = released.writeStream.option("checkpointLocation", tmp_path / f"{name}-cp")
+        return tracking, writer.option("path", str(tmp_path / name))
+
+    for hour in range(3):
+        rows = [row(n, 60 * hour + n, "ab"[n % 2], "xy"[n % 3 == 0], n, last=n >= 8) for n in range(10)]
+        feed.put(*[{**each, "row_id": 10 * hour + n} for n, each in enumerate(rows)])
+    elsewhere, writer = declared("driven")
+    elsewhere.define()
+    run_elsewhere("driven", feed, tmp_path, plan_of(elsewhere, writer))
+    here, writer = declared("here")
+    writer.start()
+    here.process_all_available()
+    here.stop()
+    columns = ("tenant", "window.start", "kind", "sum", "rows")
+    found = rows_of(tmp_path / "driven", spark, *columns)
+    assert found == rows_of(tmp_path / "here", spark, *columns)
+    assert sum(each[-1] for each in found) == len(feed.rows)
 
 
 @pytest.mark.parametrize(

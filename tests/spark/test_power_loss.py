@@ -5,6 +5,7 @@ A file that was never synced is empty afterwards, and a name that its directory'
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_client.storage import directories
+from spark_client.storage import directories, folder
 from spark_client.storage.directories import publish, read_json, write_first, write_json, write_parquet
+from spark_client.storage.folder import Folder
 
 pytestmark = pytest.mark.spark
 
@@ -70,18 +72,24 @@ def watched(live: Path) -> Iterator[Disk]:
 
 def _publish(spark: SparkSession, live: Path) -> None:
     publish(live / "results" / "a" / "epoch=3", write_parquet(spark.range(7)))
-    write_json(live / "state" / "version.json", {"parts": [3]})
-    write_json(live / "state" / "version.json", {"parts": [3, 4]})
+    state = Folder(live / "checkpoint" / "state")
+    state.write("part", write_parquet(spark.range(5)))
+    state.put("version.json", {"parts": [3]})
+    state.put("version.json", {"parts": [3, 4]})
+    write_json(live / "query.json", "a")
+    write_json(live / "query.json", "b")
     write_first(live / "notes" / "3.json", [1])
 
 
 def _is_whole(spark: SparkSession, left: Path) -> bool:
     try:
         rows = spark.read.parquet(str(left / "results" / "a" / "epoch=3")).count()
-        whole = rows, read_json(left / "state" / "version.json"), read_json(left / "notes" / "3.json")
+        part = spark.read.parquet(str(left / "checkpoint" / "state" / "part")).count()
+        version = json.loads((left / "checkpoint" / "state" / "version.json").read_text())
+        notes = read_json(left / "query.json"), read_json(left / "notes" / "3.json")
     except Exception:
         return False
-    return whole == (7, {"parts": [3, 4]}, [1])
+    return (rows, part, version, notes) == (7, 5, {"parts": [3, 4]}, ("b", [1]))
 
 
 def test_what_was_published_survives_a_loss_of_power(spark: SparkSession, tmp_path: Path) -> None:
@@ -91,7 +99,7 @@ def test_what_was_published_survives_a_loss_of_power(spark: SparkSession, tmp_pa
     assert _is_whole(spark, disk.after_power_loss(tmp_path / "left"))
 
 
-@pytest.mark.parametrize("without", ["sync", "_sync_all"])
+@pytest.mark.parametrize("without", ["sync", "sync_all"])
 def test_without_a_sync_something_is_lost(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str
 ) -> None:
@@ -99,6 +107,16 @@ def test_without_a_sync_something_is_lost(
         pass
 
     monkeypatch.setattr(directories, without, nothing)
+    (live := tmp_path / "live").mkdir()
+    with watched(live) as disk:
+        _publish(spark, live)
+    assert not _is_whole(spark, disk.after_power_loss(tmp_path / "left"))
+
+
+def test_a_part_of_the_state_is_lost_without_a_sync(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "sync_all", lambda _: None)
     (live := tmp_path / "live").mkdir()
     with watched(live) as disk:
         _publish(spark, live)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,13 +32,20 @@ class Query(TrackedQuery):
         client: of the job.
         segment: that is read.
         source: whether a front promises for the rows.
+        received: the segments that its application receives.
     """
 
-    def __init__(self, checkpoint: Path, client: TrackerClient, segment: str = "orders", source: bool = True) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        client: TrackerClient,
+        segment: str = "orders",
+        source: bool = True,
+        received: Set[str] = frozenset(),
+    ) -> None:
         stream = cast(Any, SimpleNamespace(segment=segment))
-        super().__init__(
-            [cast(Any, SimpleNamespace(stream=stream, front=FRONT if source else None))], checkpoint, cast(Any, None)
-        )
+        read = cast(Any, SimpleNamespace(stream=stream, front=FRONT if source else None))
+        super().__init__([read], checkpoint, cast(Any, None), received)
         for name in ("offsets/0", "commits/0", "offsets/1"):
             self.write(name)
         self.error: Exception | None = None
@@ -79,7 +86,7 @@ class Query(TrackedQuery):
     def stop(self, patience: float | None = None) -> None:
         self.active = False
 
-    def drain(self, spark: Any) -> None:
+    def drain(self) -> None:
         self.published = True
 
 
@@ -121,32 +128,40 @@ class Elsewhere:
 
 
 @pytest.fixture
-def queries() -> list[TrackedQuery]:
-    return []
+def finish(tracker: LocalTracker, query: Query) -> Finish:
+    tracker.client.drain(JOB, "1", "asked")
+    return Finish(query)
 
 
 @pytest.fixture
-def finish(tracker: LocalTracker, queries: list[TrackedQuery]) -> Finish:
-    tracker.client.drain(JOB, "1", "asked")
-    return Finish(cast(Any, tracker.client), JOB, "1", lambda: queries, cast(Any, None), lambda: {"orders"})
+def release(tracker: LocalTracker, tmp_path: Path) -> Query:
+    """A query that receives, and has committed its batches."""
+    release = Query(tmp_path / "release", tracker.client, "clean", source=False)
+    release.write("commits/1")
+    return release
 
 
-def test_finishing_gathers_until_all_that_is_to_be_read_is(
-    finish: Finish, queries: list[TrackedQuery], query: Query
+def test_a_source_waits_until_all_that_is_received_holds_the_drain(
+    tracker: LocalTracker, release: Query, tmp_path: Path
 ) -> None:
+    query = Query(tmp_path / "query", tracker.client, received={"clean"})
+    query.write("commits/1")
+    tracker.client.drain(JOB, "1", "asked")
+    finish, receiver = Finish(query), Finish(release)
+    release.error = RuntimeError("failed, and is to be started again")
+    assert reached(receiver) is State.GATHERING
     assert reached(finish) is State.GATHERING
-    query.error = RuntimeError("failed, and is to be started again")
-    queries.append(query)
-    assert reached(finish) is State.GATHERING
-    assert "orders" in finish.missing
-    query.error = None
-    assert reached(finish) is State.SOURCES
+    assert "are to be started: of clean" in finish.missing
+    assert query.active
+    release.error = None
+    assert reached(receiver) is State.FLOWING
+    assert reached(finish) is State.FLOWING
+    assert not query.active
 
 
 def test_finishing_stops_a_source_after_its_batch_and_then_finishes_it(
-    finish: Finish, tracker: LocalTracker, queries: list[TrackedQuery], query: Query
+    finish: Finish, tracker: LocalTracker, query: Query
 ) -> None:
-    queries.append(query)
     assert reached(finish) is State.SOURCES
     assert query.active
     query.write("commits/1")
@@ -155,10 +170,7 @@ def test_finishing_stops_a_source_after_its_batch_and_then_finishes_it(
     assert all(front.finished for front in tracker.client.job(JOB).fronts)
 
 
-def test_a_source_that_fails_in_its_batch_is_not_finished(
-    finish: Finish, tracker: LocalTracker, queries: list[TrackedQuery], query: Query
-) -> None:
-    queries.append(query)
+def test_a_source_that_fails_in_its_batch_is_not_finished(finish: Finish, tracker: LocalTracker, query: Query) -> None:
     assert reached(finish) is State.SOURCES
     query.error = RuntimeError("killed in batch 1")
     with pytest.raises(TrackingError, match="killed in batch 1"):
@@ -167,13 +179,12 @@ def test_a_source_that_fails_in_its_batch_is_not_finished(
 
 
 def test_finishing_waits_for_what_others_have_staged_and_then_for_their_guards(
-    finish: Finish, tracker: LocalTracker, queries: list[TrackedQuery], query: Query
+    finish: Finish, tracker: LocalTracker, query: Query
 ) -> None:
     other, guard = Elsewhere(tracker, "other"), Elsewhere(tracker, "other/drain")
     other.stage()
     guard.stage()
     query.write("commits/1")
-    queries.append(query)
     assert reached(finish) is State.FLOWING
     assert reached(finish) is State.FLOWING
     other.commit()
@@ -184,63 +195,67 @@ def test_finishing_waits_for_what_others_have_staged_and_then_for_their_guards(
 
 
 def test_what_is_left_is_published_before_the_guard_lets_the_drain_end(
-    finish: Finish, tracker: LocalTracker, queries: list[TrackedQuery], query: Query, tmp_path: Path
+    finish: Finish, tracker: LocalTracker, query: Query, release: Query
 ) -> None:
-    release = Query(tmp_path / "release", tracker.client, "clean", source=False)
-    for each in (query, release):
-        each.write("commits/1")
-        queries.append(each)
+    receiver = Finish(release)
+    query.write("commits/1")
+    assert reached(receiver) is State.FLOWING
     assert reached(finish) is State.FLOWING
-    assert tracker.client.get_drain(JOB).uncommitted_producers == ("release/drain",)
-    assert release.active
+    assert tracker.client.get_drain(JOB).uncommitted_producers == ("clean/drain",)
     assert reached(finish) is State.AT_REST
+    assert release.active
+    assert reached(receiver) is State.AT_REST
     assert not release.active
-    assert reached(finish) is State.DRAINED
+    assert [reached(goal) for goal in (finish, receiver)] == [State.DRAINED] * 2
 
 
-def test_a_job_that_is_drained_at_once_publishes_and_stops_all_the_same(
-    tracker: LocalTracker, queries: list[TrackedQuery], query: Query, tmp_path: Path
+def test_a_job_that_is_drained_at_once_still_publishes_and_stops(
+    tracker: LocalTracker, query: Query, release: Query
 ) -> None:
-    release = Query(tmp_path / "release", tracker.client, "clean", source=False)
-    for each in (query, release):
-        each.write("commits/1")
-        queries.append(each)
+    query.write("commits/1")
     tracker.client.finish_front(JOB, "orders")
     tracker.client.drain(JOB, "1", "asked")
-    goal = Finish(cast(Any, tracker.client), JOB, "1", lambda: queries, cast(Any, None), lambda: {"orders"})
     assert tracker.client.get_drain(JOB).state is DrainState.DRAINED
-    assert reached(goal) is State.DRAINED
+    assert [reached(Finish(each)) for each in (query, release)] == [State.DRAINED] * 2
     assert query.published
     assert not query.active
     assert not release.active
     assert not tracker.client.get_drain(JOB).uncommitted_producers
 
 
-def test_a_drain_that_was_cancelled_holds_nothing_any_more(
-    finish: Finish, tracker: LocalTracker, queries: list[TrackedQuery], tmp_path: Path
-) -> None:
-    queries.append(Query(tmp_path / "release", tracker.client, "orders", source=False))
+def test_a_drain_that_was_cancelled_holds_nothing_any_more(tracker: LocalTracker, release: Query) -> None:
+    tracker.client.drain(JOB, "1", "asked")
+    finish = Finish(release)
     assert reached(finish) is State.FLOWING
     tracker.client.cancel_drain(JOB)
+    finish.stopped.set()
     with pytest.raises(TrackingError, match="the drain was cancelled"):
         reached(finish)
     assert not any(producer.staged_epochs for producer in tracker.client.job(JOB).producers)
+
+
+def test_a_query_that_another_driver_has_is_left_to_that_one(
+    finish: Finish, tracker: LocalTracker, query: Query
+) -> None:
+    tracker.client.open_producer(JOB, query.run.query, "2")
+    assert reached(finish) is State.FLOWING
+    assert query.active
+    assert not any(front.finished for front in tracker.client.job(JOB).fronts)
 
 
 # ---------------------------------------------------------------- to hand over
 
 
 @pytest.fixture
-def hand_over(tracker: LocalTracker, queries: list[TrackedQuery], query: Query) -> HandOver:
+def hand_over(tracker: LocalTracker, query: Query) -> HandOver:
     """A hand-over of a job with one run, without which it would be over at once."""
     tracker.client.drain(JOB, "1", "asked", hand_over=True)
-    return HandOver(cast(Any, tracker.client), JOB, "1", lambda: queries)
+    return HandOver(query)
 
 
 def test_handing_over_passes_all_states_and_finishes_no_source(
-    hand_over: HandOver, tracker: LocalTracker, queries: list[TrackedQuery], query: Query
+    hand_over: HandOver, tracker: LocalTracker, query: Query
 ) -> None:
-    queries.append(query)
     assert reached(hand_over) is State.SOURCES
     query.write("commits/1")
     assert reached(hand_over) is State.FLOWING  # its guard has not come to the end yet
@@ -250,37 +265,33 @@ def test_handing_over_passes_all_states_and_finishes_no_source(
 
 
 def test_handing_over_waits_for_a_run_that_nobody_hands_over(
-    hand_over: HandOver, tracker: LocalTracker, queries: list[TrackedQuery], query: Query
+    hand_over: HandOver, tracker: LocalTracker, query: Query
 ) -> None:
     other = Elsewhere(tracker, "other")
     query.write("commits/1")
-    queries.append(query)
     assert [reached(hand_over) for _ in range(3)] == [State.FLOWING] * 3
     assert "the run of query other is open" in hand_over.missing
     other.close()
     assert [reached(hand_over) for _ in range(3)] == [State.FLOWING, State.AT_REST, State.DRAINED]
 
 
-def test_a_source_that_starts_during_a_hand_over_takes_it_back(
-    hand_over: HandOver, tracker: LocalTracker, queries: list[TrackedQuery], query: Query, tmp_path: Path
+def test_a_source_that_starts_during_a_hand_over_is_waited_for(
+    hand_over: HandOver, tracker: LocalTracker, query: Query, tmp_path: Path
 ) -> None:
-    Elsewhere(tracker, "other")
     query.write("commits/1")
-    queries.append(query)
-    assert reached(hand_over) is State.FLOWING
     late = Query(tmp_path / "late", tracker.client)
-    queries.append(late)
-    assert reached(hand_over) is State.SOURCES
-    late.write("commits/1")
+    assert [reached(hand_over) for _ in range(3)] == [State.FLOWING] * 3
+    own = HandOver(late)
+    assert reached(own) is State.SOURCES
     assert reached(hand_over) is State.FLOWING
+    late.write("commits/1")
+    assert reached(own) is State.FLOWING
     assert not late.active
+    assert [reached(goal) for goal in (hand_over, own, hand_over, own)][-1] is not State.FLOWING
 
 
-def test_a_hand_over_waits_for_an_interrupted_batch(
-    hand_over: HandOver, queries: list[TrackedQuery], query: Query
-) -> None:
+def test_a_hand_over_waits_for_an_interrupted_batch(hand_over: HandOver, query: Query) -> None:
     query.active = False
-    queries.append(query)
     assert reached(hand_over) is State.SOURCES
     assert "was interrupted: start it again" in hand_over.missing
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Frontier, Marks, Schedule, Tracking
 from spark_client.spark_internals.plans import reads_whole
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import START, Feed, row
 from tracker.client import SubstreamStatus
 
@@ -81,7 +82,7 @@ def test_whatever_a_function_reads_every_window_ends_with_all_its_rows(
         )
     due = {(tenant, number): 6 - (tenant == "b") for number in range(len(ways)) for tenant in "ab"}
 
-    tracking = Tracking(spark, job, tracker.address, probe=probe)
+    tracking = BatchTracking(feed, spark, job, tracker.address, probe=probe)
     where: dict[str, Any] = {"scope": "tenant", "window": ("ts", "1 hour")}
 
     def source(segment: str, front: Any) -> Any:
@@ -163,7 +164,7 @@ def test_a_step_that_cuts_rows_off_loses_no_mark_and_no_count(
 def test_a_frontier_is_right_whatever_was_read(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     rows = feed.stream(spark).repartition(3, "row_id")
     source = tracking.source(rows, "in", scope="tenant", window=("ts", "1 hour"), front=Frontier("0 seconds"))
     ways = sorted(READINGS)

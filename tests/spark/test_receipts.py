@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import RECEIPT_SCHEMA, Marks, Schedule, Table, Tables, Tracking, UsageError, epochs_table
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import START, Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
@@ -119,7 +120,7 @@ def test_a_receipt_behind_a_channel_has_the_counts_on_the_way(
     receipts = Dying(connect, Table("receipts", rows=_as_text), placeholder="?")
 
     def start() -> Tracking:
-        tracking = Tracking(spark, job, tracker.address)
+        tracking = BatchTracking(feed, spark, job, tracker.address)
         source = tracking.source(
             feed.stream(spark),
             "in",

@@ -247,7 +247,7 @@ def test_sessions_that_cannot_be_tracked_are_refused() -> None:
         """Stands for a session of Spark Connect, whose client is not installed here."""
 
     Remote.__module__ = "pyspark.sql.connect.session"
-    with pytest.raises(UsageError, match=r"Spark Connect.*Use a classic session"):
+    with pytest.raises(UsageError, match=r"server= over Spark Connect.*tracker"):
         Tracking(Remote(), "job")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="takes a SparkSession, not None"):
         Tracking(None, "job")  # type: ignore[arg-type]

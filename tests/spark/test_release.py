@@ -13,6 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Schedule, Tracking, aggregates
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
+from tests.spark.conftest import CHANNELS
 from tests.spark.feed import START, Feed, row, rows_of
 from tests.spark.states import hinder
 
@@ -42,7 +44,7 @@ COLUMNS = ("tenant", "window.end", "kind", "rows", "amount")
 def test_a_substream_is_released_when_it_has_ended_and_not_before(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
     released = tracking.release(source, ["kind"], aggs=aggs())
     released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
@@ -69,7 +71,7 @@ def test_every_aggregate_equals_sparks_own(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     rng = random.Random(5)
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     source = tracking.source(feed.stream(spark), "in", substream="tenant", front=Marks("is_last"))
     plain = {
         "rows": F.count("*"),
@@ -126,6 +128,7 @@ def test_every_aggregate_equals_sparks_own(
     tracking.stop()
 
 
+@CHANNELS
 def test_two_queries_joined_by_a_channel_equal_a_batch(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -200,7 +203,7 @@ def test_a_batch_that_fails_after_its_report_is_replayed_without_trace(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start() -> Tracking:
-        tracking = Tracking(spark, job, tracker.address)
+        tracking = BatchTracking(feed, spark, job, tracker.address)
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )
@@ -229,7 +232,7 @@ def test_a_table_of_another_query_is_refused(
 ) -> None:
     feed.put(row(1, 5, last=True))
     for number in (1, 2):  # the second would find its first epoch published, and leave it
-        tracking = Tracking(spark, f"{job}-{number}", tracker.address)
+        tracking = BatchTracking(feed, spark, f"{job}-{number}", tracker.address)
         source = tracking.source(feed.stream(spark), "in", window=("ts", "1 hour"), front=Marks("is_last"))
         released = tracking.release(source, aggs={"rows": F.count("*")})
         released.writeStream.option("checkpointLocation", tmp_path / f"cp{number}").start(tmp_path / "out")
@@ -245,7 +248,7 @@ def test_what_comes_after_its_substreams_end_goes_to_the_side_output(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start() -> Tracking:
-        tracking = Tracking(spark, job, tracker.address)
+        tracking = BatchTracking(feed, spark, job, tracker.address)
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )
@@ -279,28 +282,30 @@ def test_what_comes_after_its_substreams_end_goes_to_the_side_output(
     tracking.stop()
 
 
+def release_twice(
+    tracking: Tracking, rows: DataFrame, path: Path, by_kind: dict[str, Column], total: dict[str, Column]
+) -> None:
+    """Start a query that sends rows on, a release of these by kind, and a release of its results into files."""
+    source = tracking.source(
+        rows, "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+    )
+    clean = tracking.channel("clean", str(path / "clean"))
+    sums = tracking.channel("sums", str(path / "sums"))
+    first = source.writeStream.channel(clean).option("checkpointLocation", path / "cp1")
+    kinds = tracking.release(tracking.receive(clean), ["kind"], aggs=by_kind)
+    second = kinds.writeStream.channel(sums, ordinal="kind").option("checkpointLocation", path / "cp2")
+    third = tracking.release(tracking.receive(sums), aggs=total).writeStream.option("checkpointLocation", path / "cp3")
+    first.start()
+    second.start()
+    third.start(path / "out")
+
+
 def test_results_go_on_into_a_channel_and_hold_what_follows_open(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
-    source = tracking.source(
-        feed.stream(spark),
-        "in",
-        scope="tenant",
-        window=("ts", "1 hour"),
-        identity=["row_id"],
-        front=Marks("is_last"),
-    )
-    clean = tracking.channel("clean", str(tmp_path / "clean"))
-    sums = tracking.channel("sums", str(tmp_path / "sums"))
-    first = source.writeStream.channel(clean).option("checkpointLocation", tmp_path / "cp1")
-    by_kind = tracking.release(tracking.receive(clean), ["kind"], aggs={"amount": F.sum("amount")})
-    second = by_kind.writeStream.channel(sums, ordinal="kind").option("checkpointLocation", tmp_path / "cp2")
-    total = tracking.release(tracking.receive(sums), aggs={"kinds": F.count("*"), "amount": F.sum("amount")})
-    third = total.writeStream.option("checkpointLocation", tmp_path / "cp3")
-    first.start()
-    second.start()
-    third.start(tmp_path / "out")
+    tracking = BatchTracking(feed, spark, job, tracker.address)
+    total = {"kinds": F.count("*"), "amount": F.sum("amount")}
+    release_twice(tracking, feed.stream(spark), tmp_path, {"amount": F.sum("amount")}, total)
 
     feed.put(row(1, 5), row(2, 6, kind="y", amount=2))
     tracking.process_all_available()

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Released, Tracking
 from spark_client.release.state_export import STATE, export
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
@@ -26,7 +27,9 @@ class Job:
         self.path, self.checkpoint = path, path / "cp"
 
     def start(self, remember: str = "1 second") -> tuple[Tracking, Released]:
-        tracking = Tracking(self._spark, self._job, self._address, retention="1 second", remember=remember)
+        tracking = BatchTracking(
+            self._feed, self._spark, self._job, self._address, retention="1 second", remember=remember
+        )
         rows = tracking.source(self._feed.stream(self._spark), "in", substream="kind", front=Marks("is_last"))
         released = tracking.release(rows, aggs={"n": F.count("*"), "total": F.sum("amount")}, early="1 millisecond")
         released.writeStream.option("checkpointLocation", self.checkpoint).start(self.path / "out")

@@ -22,6 +22,7 @@ from spark_client.windows.fixed import Fixed
 from spark_client.windows.named import Named
 from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import START, Feed, row, rows_of
 from tests.spark.waiting import soon
@@ -34,7 +35,7 @@ HOUR = 3_600_000_000
 
 def hourly(spark: SparkSession, address: str, feed: Feed, path: Path, job: str) -> Tracking:
     """The first job: rows by tenant, hour and kind."""
-    tracking = Tracking(spark, f"{job}-hourly", address)
+    tracking = BatchTracking(feed, spark, f"{job}-hourly", address)
     source = tracking.source(
         feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
     )
@@ -201,7 +202,7 @@ class Found:
     def counts(self, *more: dict[str, Any]) -> dict[tuple[str, int], int]:
         """The promises that are due, when these receipts are there as well."""
         self.receipts += more
-        self.front.look()
+        self.front.look(Path(), None)
         due = self.front.due()
         self.front.promised(due)
         return {(each.scope, datetime.fromisoformat(each.name[:19]).hour): each.elements for each in due}  # type: ignore[union-attr]
@@ -300,7 +301,7 @@ def test_windows_of_another_calendar_are_refused_by_name(spark: SparkSession) ->
 def test_names_are_taken_as_they_are() -> None:
     found = Found(Named("load", scope="tenant"))
     found.receipts = [receipt("a", 0, 4, name="load 7", end_time=None)]
-    found.front.look()
+    found.front.look(Path(), None)
     assert found.front._known == {Substream("a", "load 7", None): 4}  # type: ignore[attr-defined]
 
 

@@ -19,6 +19,7 @@ from spark_client.windows.fixed import Fixed
 from spark_client.windows.named import Named
 from spark_client.windows.substreams import Substream
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.states import hinder
 
@@ -35,7 +36,7 @@ class Job:
         self.checkpoint = str(path / "cp")
 
     def start(self) -> Tracking:
-        self.tracking = tracking = Tracking(self.spark, self.name, self.address)
+        self.tracking = tracking = BatchTracking(self.feed, self.spark, self.name, self.address)
         self.source = source = tracking.source(
             self.feed.stream(self.spark),
             "in",
@@ -186,7 +187,7 @@ def test_only_windows_that_the_query_still_cuts_are_reopened(
     if has:
         assert Revisions(tmp_path)._made_of(late, 1, items).rows == 1
     else:
-        with pytest.raises(UsageError, match=r"does not cut any more.* Read it from the table of late rows"):
+        with pytest.raises(UsageError, match=r"does not cut any more.* Read them from the table of late rows"):
             Revisions(tmp_path)._made_of(late, 1, items)
 
 
@@ -204,7 +205,7 @@ def test_two_releases_cannot_share_a_table_of_late_rows(spark: SparkSession, tmp
 def test_what_cannot_be_revised_is_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     source = tracking.source(feed.stream(spark), "in", substream="tenant", identity=["row_id"], front=Marks("is_last"))
     clean, sums = (tracking.channel(name, str(tmp_path / name)) for name in ("clean", "sums"))
     source.writeStream.channel(clean)

@@ -14,11 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client import Frontier, Marks, Schedule, Snapshots, Tracking, UsageError, calendar, nested, session
+from spark_client import Frontier, Marks, Schedule, Tracking, UsageError, calendar, nested, session
 from spark_client.release.parts import Part, RowTally, selections
 from spark_client.windows.sessions import SessionSteps, stretches
 from spark_client.windows.substreams import Substream, Substreams
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 
 spark_test = pytest.mark.spark
@@ -106,7 +107,9 @@ def test_sessions_equal_sparks_own_however_rows_come(
     rng = random.Random(seed)
 
     def start() -> Tracking:
-        tracking = Tracking(spark, job, tracker.address, probe="executors" if way == "executors" else "driver")
+        tracking = BatchTracking(
+            feed, spark, job, tracker.address, probe="executors" if way == "executors" else "driver"
+        )
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", session("30 minutes", step)), identity=["row_id"],
             front=Frontier("40 minutes"),
@@ -153,7 +156,7 @@ def test_sessions_equal_sparks_own_however_rows_come(
 def test_a_tenants_session_comes_out_when_it_is_over(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
     source = tracking.source(
         feed.stream(spark), "in", scope="tenant", window=("ts", session("30 minutes", "30 minutes")),
         front=Frontier("0 seconds", per_scope=True),
@@ -195,7 +198,7 @@ def test_a_late_row_joins_no_session_and_is_set_aside_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, restarts: bool
 ) -> None:
     def start() -> Tracking:
-        tracking = Tracking(spark, job, tracker.address)
+        tracking = BatchTracking(feed, spark, job, tracker.address)
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", session("30 minutes", "15 minutes")),
             front=Frontier("0 seconds"),
@@ -233,7 +236,7 @@ def test_open_sessions_go_on_in_the_next_deployment(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start(deployment: str) -> Tracking:
-        tracking = Tracking(spark, job, tracker.address, deployment)
+        tracking = BatchTracking(feed, spark, job, tracker.address, deployment)
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", session("30 minutes")), identity=["row_id"],
             front=Frontier("5 minutes"),
@@ -247,8 +250,6 @@ def test_open_sessions_go_on_in_the_next_deployment(
         feed.put(row(number, 25 * number), row(100 + number, 25 * number, "ba"[number % 3 == 2], "y"))
     tracking.process_all_available()
     tracking.hand_over(timeout=600)
-    with pytest.raises(UsageError, match="sessions are not taken in by snapshots"):
-        Snapshots(tmp_path / "snapshots").export(tracking, [tmp_path / "cp"])
     tracking = start("2")
     for number in range(6, 9):
         feed.put(row(number, 25 * number), row(100 + number, 25 * number, "ba"[number % 3 == 2], "y"))
@@ -266,7 +267,7 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
     tracking = Tracking(spark, job, "127.0.0.1:1")
     rows = feed.stream(spark)
     for front in (Marks("is_last"), Schedule([])):
-        with pytest.raises(UsageError, match="there are several"):
+        with pytest.raises(UsageError, match="which belongs to several"):
             tracking.source(rows, "in", window=("ts", session("1 hour")), front=front)
     for window, expected in [
         (("ts", session("1 hour", "25 minutes")), "a multiple of the step"),
@@ -297,10 +298,6 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
             tracking.release(tagged, [key], aggs=AGGS())
     tracking.release(tagged, [F.array_sort(F.map_entries("tags")).alias("tags")], aggs=AGGS())
     released = tracking.release(source, aggs=AGGS())
-    with pytest.raises(UsageError, match="have no result so far"):
-        released.state(tmp_path / "cp")
-    with pytest.raises(UsageError, match="no function can be called"):
-        released.apply(lambda made: made)
     with pytest.raises(UsageError, match="sessions have no receipts"):
         released.writeStream.receipts(tmp_path / "receipts")
     with pytest.raises(UsageError, match="sessions go to files"):
@@ -327,7 +324,7 @@ def test_a_step_that_changes_the_time_fails_its_batch_and_loses_nothing(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     def start(change: Callable[[DataFrame], DataFrame]) -> Tracking:
-        tracking = Tracking(spark, job, tracker.address)
+        tracking = BatchTracking(feed, spark, job, tracker.address)
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", session("30 minutes")), front=Frontier("0 seconds")
         )

@@ -25,6 +25,7 @@ from spark_client.datasource.rows import EVENT_SCHEMA
 from spark_client.datasource.streams import EventStream
 from spark_client.release.state import PartialState
 from spark_client.storage.directories import read_json
+from spark_client.storage.folder import Folder
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.places import Place
 from tests.client.processes import Server
@@ -168,18 +169,18 @@ def test_a_query_whose_checkpoint_one_of_several_trackers_has_lost_is_refused(
 
 def test_a_releases_state_has_a_position_for_each_log(tmp_path: Path) -> None:
     for epoch, (position, log_id) in enumerate([(7, "a"), ([7, 0, 2], ["a", "b", "c"])]):
-        state = PartialState(tmp_path)
+        state = PartialState(Folder(tmp_path))
         state.load(epoch)
         state.place = Place.of(position, log_id)
         state.publish(epoch)
         version = read_json(max(tmp_path.glob("version-*.json")))
         assert (version["position"], version["log_id"]) == (position, log_id)
-        read = PartialState(tmp_path)
+        read = PartialState(Folder(tmp_path))
         read.load(epoch + 1)
         assert read.place == state.place
         assert not read.is_before(state.place)
     assert read.is_before(Place.of([7, 0, 3], log_id))
-    assert PartialState(tmp_path / "new").is_before(state.place)
+    assert PartialState(Folder(tmp_path / "new")).is_before(state.place)
 
 
 class Pipeline:

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from spark_client.release.epoch_ends import EpochEnds
+from spark_client.release.ends import EpochEnds, SharedEnds
 from spark_client.release.parts import RowTally
-from spark_client.release.shared_ends import SharedEnds
 from spark_client.release.state import PartialState
+from spark_client.storage.folder import Folder
 from spark_client.trackers.places import Place
 from spark_client.windows.nested import Level, NestedWindows
 from spark_client.windows.sessions import ENDED, SessionSteps
@@ -28,14 +28,15 @@ NESTED = NestedWindows(LEVELS, scope="tenant")
 
 
 class Release:
-    """The state of a release and what it makes of events, as its plan: it aggregates nothing."""
+    """The state of a release and what it makes of events, as its plan and stream: it aggregates nothing."""
 
     def __init__(self, rule: Substreams, path: Path) -> None:
         self.rule = rule
-        self.plan = self
+        self.stream = self
+        self.segment = "in"
         self.completeness = True
-        self.state = PartialState(path)
-        self.ends = SharedEnds(cast(Any, self), self.state, "in")
+        self.state = PartialState(Folder(path))
+        self.ends = SharedEnds(cast(Any, self), self.state)
 
 
 def kept_as(rule: Substreams, time: int) -> Substream:
@@ -75,7 +76,7 @@ def test_each_row_is_in_one_result_of_each_kind_or_late(tmp_path: Path, rule: Su
         ends = release.ends.read(list(events(unread, pending)), QUERY)
         unread, pending = [], set()
         set_aside += ends.late_rows
-        for group, some in ends.chosen.groups.items():
+        for group, some in ends.groups.items():
             for each, parts in some.items():
                 if rule is SESSIONS and (ENDED, True) not in group.marks:
                     assert not {*rule.tracked_as(each)} <= over
@@ -125,7 +126,7 @@ def test_a_day_waits_for_its_hours_and_shows_what_a_drain_closed(tmp_path: Path)
     state.publish(0)
 
     def windows(found: EpochEnds) -> dict[tuple[int, str], set[Substream]]:
-        groups = found.chosen.groups.items()
+        groups = found.groups.items()
         return {(group.level, str(dict(group.marks)["_completeness"])): {*pieces} for group, pieces in groups}
 
     found = ends.read(events([day], set()), QUERY)
@@ -158,7 +159,7 @@ def test_a_drain_that_failed_before_publication_begins_again(tmp_path: Path, rul
     def begun() -> tuple[object, ...]:
         state.load(1)
         found = release.ends.read(drain, QUERY)
-        return found.chosen, found.gone, found.receipts, dict(state.ended), dict(state.drained)
+        return found.groups, found.gone, found.receipts, dict(state.ended), dict(state.drained)
 
     known = begun()
     state.bad, state.place = 7, Place.of([5], ["log"])  # as the batch had left them when the sink failed

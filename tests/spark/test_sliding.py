@@ -14,6 +14,7 @@ from spark_client import Frontier, Marks, Schedule, Tracking, UsageError, slidin
 from spark_client.windows import durations
 from spark_client.windows.declaration import declare
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
@@ -54,7 +55,7 @@ def test_a_rows_windows_are_sparks_own(spark: SparkSession, conf: Any, draws: in
 def test_overlapping_windows_equal_a_batch_and_add_up(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, way: str
 ) -> None:
-    tracking = Tracking(spark, job, tracker.address, probe="executors" if way == "executors" else "driver")
+    tracking = BatchTracking(feed, spark, job, tracker.address, probe="executors" if way == "executors" else "driver")
     source = tracking.source(
         feed.stream(spark), "in", scope="tenant", window=("ts", sliding("1 hour", "20 minutes")), identity=["row_id"],
         front=Frontier("5 minutes"), on_bad_rows="quarantine",
@@ -108,7 +109,7 @@ def test_what_cannot_be_said_of_overlapping_windows_is_refused(spark: SparkSessi
     tracking = Tracking(spark, job, "127.0.0.1:1")
     rows, window = feed.stream(spark), ("ts", sliding("1 hour", "10 minutes"))
     for front in (Marks("is_last"), Schedule([])):
-        with pytest.raises(UsageError, match="there are several"):
+        with pytest.raises(UsageError, match="which belongs to several"):
             tracking.source(rows, "in", window=window, front=front)
     with pytest.raises(UsageError, match="begin later than the one before has ended"):
         tracking.source(rows, "in", window=("ts", sliding("10 minutes", "1 hour")))

@@ -20,7 +20,19 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Marks, Released, Snapshot, Snapshots, Tracking, TrackingError, UsageError, aggregates
+from spark_client import (
+    Frontier,
+    Marks,
+    Released,
+    Snapshot,
+    Snapshots,
+    Tracking,
+    TrackingError,
+    UsageError,
+    aggregates,
+    nested,
+    session,
+)
 from spark_client.counting.runs import Run
 from spark_client.release import state_export
 from spark_client.release.single import SingleRelease
@@ -201,7 +213,7 @@ def test_an_unchanged_release_needs_no_mapping(it: Job) -> None:
         (lambda state: state.drop("rows"), None, "the column 'rows' is missing"),
         (lambda state: state.withColumn("mean", F.lit(1)), None, "'mean' is int, and the release keeps a struct of"),
         (lambda state: state.withColumn("kind", F.lit(1)), None, "'kind' is int, and the release has string"),
-        (lambda state: state.where("tenant = 'c'"), None, "left out what the state has of '2024-01-01T00:00:00Z/"),
+        (lambda state: state.where("tenant = 'c'"), None, "left out the rows of '2024-01-01T00:00:00Z/"),
         (lambda state: state, "tenant = 'nobody'", None),
         (lambda state: state.where("tenant = 'c'"), "tenant = 'a'", None),
         (
@@ -242,9 +254,9 @@ def taken(spark: SparkSession, tracker: Server, tmp_path_factory: pytest.TempPat
 def test_other_substreams_another_job_or_a_place_that_is_taken_are_refused(taken: tuple[Job, Snapshot]) -> None:
     it, snapshot = taken
     _, released, _ = it.declared("2", ("kind",), first)
-    with pytest.raises(UsageError, match="something is there, and was not made of this snapshot"):
+    with pytest.raises(UsageError, match="exists, and was not made of this snapshot"):
         snapshot.restore(released, it.path / "cp2")
-    with pytest.raises(UsageError, match=r"say which release is meant, .* has .*cp2 \(of 'clean'\)"):
+    with pytest.raises(UsageError, match=r"has .*cp2 \(of 'clean'\): give of="):
         snapshot.restore(released, it.path / "cp3", of="elsewhere")
 
 
@@ -819,3 +831,52 @@ def test_rows_that_are_kept_are_exported_and_gone_on_with_as_rows(it: Job) -> No
     tracking.stop()
     wanted = it.feed.batch(it.spark).select("tenant", "kind", "row_id", "value")
     assert it.results("2", "tenant", "kind", "row_id", "value") == sorted(map(tuple, wanted.collect()))
+
+
+def sessions(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("tenant", F.session_window("ts", "1 hour").alias("window"), "kind").agg(
+        F.count("*").alias("rows")
+    )
+
+
+def levels(rows: DataFrame) -> DataFrame:
+    hours, days = (
+        rows.groupBy("tenant", F.window("ts", length).alias("window"), "kind").agg(F.count("*").alias("rows"))
+        for length in ("1 hour", "1 day")
+    )
+    return hours.unionByName(days)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("window", "batch"), [(session("1 hour"), sessions), (nested("1 hour", "1 day"), levels)])
+def test_windows_that_share_rows_go_on_from_an_export(it: Job, window: Any, batch: Callable[..., DataFrame]) -> None:
+    def declared(deployment: str) -> tuple[Tracking, Released]:
+        tracking = Tracking(it.spark, it.job, it.address, deployment)
+        source = tracking.source(
+            it.feed.stream(it.spark), "in", scope="tenant", window=("ts", window), front=Frontier("0 seconds")
+        )
+        return tracking, tracking.release(source, ["kind"], aggs={"rows": F.count("*")})
+
+    def start(released: Released, number: int) -> None:
+        writer = released.writeStream.option("checkpointLocation", it.path / f"cp{number}")
+        writer.start(it.path / f"out-{number}")
+
+    tracking, released = declared("1")
+    start(released, 1)
+    it.feed.put(row(1, 1), row(2, 50), row(3, 20, kind="y"))
+    it.feed.put(row(4, 130, "b"), row(5, 75))  # the first hour is over, and its day is not
+    tracking.process_all_available()
+    tracking.hand_over(timeout=600)
+    snapshot = it.snapshots.export(tracking)
+    assert "_substream" in snapshot.state(it.spark).columns
+    tracking.stop()
+    tracking, released = declared("2")
+    assert snapshot.restore(released, it.path / "cp2", mapping=lambda state: state.where("true"))
+    start(released, 2)
+    it.feed.put(row(6, 131), row(7, 185, "b"))
+    tracking.process_all_available()
+    tracking.drain(timeout=600)
+    tracking.stop()
+    columns = ("tenant", "window.start", "window.end", "kind", "rows")
+    known = sorted(tuple(each) for each in batch(it.feed.batch(it.spark)).select(*columns).collect())
+    assert sorted(it.results("1", *columns) + it.results("2", *columns)) == known

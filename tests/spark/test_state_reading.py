@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Marks, Released, Tracking, UsageError
+from spark_client import Frontier, Marks, Released, Tracking, UsageError, nested, session
 from spark_client.release import committed
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row
 
 pytestmark = pytest.mark.spark
@@ -29,7 +30,7 @@ class Job:
         self.address, self.job = tracker.address, job
 
     def declared(self, keys: Any = ("kind",), **aggs: Any) -> tuple[Tracking, Released]:
-        tracking = Tracking(self.spark, self.job, self.address)
+        tracking = BatchTracking(self.feed, self.spark, self.job, self.address)
         rows = tracking.source(
             self.feed.stream(self.spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )
@@ -148,3 +149,48 @@ def test_a_second_stream_joins_it_batch_by_batch(it: Job, tmp_path: Path) -> Non
     query.stop()
     tracking.stop()
     assert joined == {0: [("a", "x", 2), ("b", "x", None)], 1: [("a", "x", 3), ("b", "x", 1)]}
+
+
+def sessions(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("tenant", F.session_window("ts", "1 hour").alias("window"), "kind").agg(
+        *[value.alias(name) for name, value in figures().items()]
+    )
+
+
+def levels(rows: DataFrame) -> DataFrame:
+    hours, days = (
+        rows.groupBy("tenant", F.window("ts", length).alias("window"), "kind")
+        .agg(*[value.alias(name) for name, value in figures().items()])
+        .withColumn("level", F.lit(length))
+        for length in ("1 hour", "1 day")
+    )
+    return hours.unionByName(days)
+
+
+@pytest.mark.parametrize(("window", "batch"), [(session("1 hour"), sessions), (nested("1 hour", "1 day"), levels)])
+def test_windows_that_share_rows_show_a_batch_of_what_is_open(it: Job, tmp_path: Path, window: Any, batch: Any) -> None:
+    tracking = Tracking(it.spark, it.job, it.address)
+    front = Frontier("0 seconds")
+    rows = tracking.source(it.feed.stream(it.spark), "in", scope="tenant", window=("ts", window), front=front)
+    released = tracking.release(rows, ["kind"], aggs=figures())
+    released.writeStream.option("checkpointLocation", it.checkpoint).start(it.out)
+    it.feed.put(row(1, 1), row(2, 50, amount=4), row(3, 20, kind="y"), row(4, 55, "b"))
+    tracking.process_all_available()
+    columns = [
+        name
+        for name in ("level", "tenant", "window", "kind", *figures())
+        if name in released.state(it.checkpoint).columns
+    ]
+
+    def listed(found: DataFrame) -> list[Any]:
+        return sorted(map(repr, found.select(*columns).collect()))
+
+    assert listed(released.state(it.checkpoint)) == listed(batch(it.feed.batch(it.spark)))
+    it.feed.put(row(5, 300), row(6, 290, "b", "y"))
+    tracking.process_all_available()
+    out = it.spark.read.parquet(str(it.out)).select(*columns)
+    assert out.count()
+    assert listed(released.state(it.checkpoint)) == listed(
+        batch(it.feed.batch(it.spark)).select(*columns).exceptAll(out)
+    )
+    tracking.stop()

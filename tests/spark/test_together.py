@@ -35,6 +35,7 @@ from spark_client import (
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.columns import dumps, loads
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.dying import Driver
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.test_plans import plan_of, run_elsewhere
@@ -93,7 +94,7 @@ class Shop:
         }
 
     def writer(self, deployment: str = "1", change: Callable[[dict[str, Any]], Any] | None = None) -> tuple[Any, Any]:
-        tracking = Tracking(self.spark, self.job, self.address, deployment)
+        tracking = BatchTracking(self.feed, self.spark, self.job, self.address, deployment)
         outputs = self.outputs(self.releases(tracking, self.source(tracking)))
         if change is not None:
             change(outputs)
@@ -248,7 +249,7 @@ def test_an_output_is_left_out_or_new_only_while_nothing_is_open(shop: Shop, fee
         shop.start(change=lambda outputs: outputs.pop("middle"))
     with pytest.raises(UsageError, match=r"output 'more' is new, and holds no part of the 1 substreams"):
         shop.start(change=add_more)
-    alone = Tracking(shop.spark, shop.job, shop.address)
+    alone = BatchTracking(feed, shop.spark, shop.job, shop.address)
     released = shop.releases(alone, shop.source(alone))["totals"]
     totals = released.writeStream
     totals.option("checkpointLocation", shop.path / "cp").option("path", shop.path / "alone")
@@ -463,7 +464,7 @@ def test_a_process_that_is_killed_between_two_outputs_writes_each_row_once(
         (lambda shop, tracking, orders: {"a": 5}, "give released.writeStream"),
         (
             lambda shop, tracking, orders: {"a": tracking.release(orders, aggs={"n": F.count("*")}).writeStream},
-            "say where the rows go",
+            "the rows need a place",
         ),
     ],
 )

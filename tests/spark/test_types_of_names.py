@@ -178,7 +178,7 @@ def test_a_key_of_each_type_is_grouped_by_or_refused(
     if kind != "variant":
         value = F.element_at(F.expr(f"array({VALUES[kind]})"), 1).alias("value")
     source = tracking.source(stream, "in", scope="shop", window=("timestamp", "1 day"))
-    refusal = r"files of the state cannot hold 'value'"
+    refusal = "'value' is .* which files of the state cannot hold"
     try:
         rows.groupBy("value").count()
     except Exception:

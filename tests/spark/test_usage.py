@@ -130,7 +130,7 @@ def test_what_is_not_a_row_by_row_step(tracking: Tracking, spark: SparkSession, 
 def test_an_output_that_is_not_one(tracking: Tracking, spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     source = tracking.source(feed.stream(spark), "in", **WINDOW)
     released = tracking.release(source, aggs={"n": F.count("*")})
-    with pytest.raises(UsageError, match="say where the rows go"):
+    with pytest.raises(UsageError, match="the rows need a place"):
         released.writeStream.option("checkpointLocation", tmp_path).start()
     with pytest.raises(UsageError, match="checkpointLocation"):
         released.writeStream.start(tmp_path / "out")

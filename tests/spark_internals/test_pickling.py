@@ -54,7 +54,7 @@ def test_another_process_reads_them(spark: SparkSession, tmp_path: Path) -> None
     (tmp_path / "columns").write_bytes(dumps(columns()[:-1]))
     program = (
         "import sys; from pathlib import Path; from pyspark.sql import SparkSession;"
-        "from spark_client.spark_internals.pickling import loads;"
+        "from spark_client.spark_internals.columns import loads;"
         "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', False)"
         ".config('spark.driver.host', '127.0.0.1').getOrCreate();"
         "columns = loads(Path(sys.argv[1]).read_bytes());"

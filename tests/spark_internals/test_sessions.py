@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.api.refusals import check_session
+from spark_client.api.refusals import ELSEWHERE, check_session, refuse_elsewhere
 from spark_client.errors import UsageError
 from spark_client.runtime.queries import _CONF
+from spark_client.spark_internals.sessions import is_remote, own_session
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 
@@ -81,9 +83,35 @@ def test_spark_has_the_settings_that_are_looked_at(spark: SparkSession, key: str
 
 def test_a_session_of_spark_connect_is_known(spark: SparkSession) -> None:
     check_session(spark)
-    # It is read and not imported, which takes more than is installed.
+    assert not is_remote(spark)
+    # It is read and not imported: a process has sessions of one kind.
     module = Path(pyspark.__file__).parent / "sql" / "connect" / "session.py"
     classes = {node.name for node in ast.parse(module.read_text()).body if isinstance(node, ast.ClassDef)}
     assert "SparkSession" in classes
-    with pytest.raises(UsageError, match="of Spark Connect"):
-        check_session(type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})())
+    remote: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    check_session(remote)
+    with pytest.raises(UsageError, match="takes a SparkSession"):
+        check_session(3)
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_has_no_form_over_spark_connect_is_refused_by_name(what: str) -> None:
+    remote: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(UsageError, match=re.escape(f"{what} over Spark Connect: ")):
+        refuse_elsewhere(remote, what)
+
+
+def test_a_copy_has_what_the_session_has_and_keeps_its_own(spark: SparkSession) -> None:
+    spark.range(3).createOrReplaceTempView("three")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        copy = own_session(spark)
+        assert copy.table("three").count() == 3
+        assert copy.conf.get("spark.sql.shuffle.partitions") == "3"
+        copy.conf.set("spark.sql.shuffle.partitions", "5")
+        copy.range(1).createOrReplaceTempView("one")
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+        assert not spark.catalog.tableExists("one")
+    finally:
+        spark.catalog.dropTempView("three")
+        spark.conf.set("spark.sql.shuffle.partitions", "2")

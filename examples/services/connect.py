@@ -1,0 +1,63 @@
+"""A Spark Connect server as a process. Spark's Python package has its classes, and no script that starts one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pyspark
+
+from examples.services.processes import Service, free_port
+
+_MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+}
+
+
+class ConnectServer(Service):
+    """A server on this machine, whose processes of Python find what this one imports.
+
+    Args:
+        settings: of Spark, beside the usual ones.
+    """
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory / "connect.log")
+        self._directory = directory
+        self._settings = {**_SETTINGS, **(settings or {})}
+        self.port = free_port()
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"sc://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        home = Path(pyspark.__file__).parent
+        settings = {**self._settings, "spark.connect.grpc.binding.port": str(self.port)}
+        given = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(home),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        command = [str(home / "bin" / "spark-submit"), "--class", _MAIN, "--master", "local[2]", *given]
+        self._launch([*command, "spark-internal"], cwd=self._directory, env=environment)
+        self._await("Spark Connect")
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return True
+        return False

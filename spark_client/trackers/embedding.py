@@ -1,0 +1,159 @@
+"""Where the tracker of a job is: a service, or in this process, by the name of its journal: see `tracker.embedded`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+from spark_client.errors import TrackingError, UsageError
+
+_JOURNALS: Final = ("sqlite:", "file:", "s3:", "gs:", "az:")
+#: Names of stores, as Spark has them, with those of journals.
+_STORES: Final = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "az", "abfss": "az"}
+_FOLDER: Final = "_tracker"  #: beside checkpoints: sources of files pass over such names
+_UNSTARTED: Final = "runs-once-a-query-has-started"  #: shown by errors of calls that come before
+
+
+def is_journal(server: str) -> bool:
+    """Return whether an address is a journal's, and not a tracker's.
+
+    >>> is_journal("file:///data/journal"), is_journal("file:7654")
+    (True, False)
+    """
+    return server.startswith(_JOURNALS) and not server.partition(":")[2].isdigit()
+
+
+class JobTracker(Protocol):
+    """Place of a job's tracker.
+
+    Attributes:
+        address: where it is called, from the beginning.
+        name: what a user may give as ``server`` to reach it; empty: not known before the first query.
+    """
+
+    address: str
+    name: str
+
+    def start(self, checkpoint: str) -> None:
+        """Make sure that it runs, before a query starts.
+
+        Raises:
+            UsageError: it cannot be this query's tracker.
+            TrackingError: it cannot run.
+        """
+
+
+class Service:
+    """A tracker that runs by itself, at an address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = self.name = address
+
+    def start(self, checkpoint: str) -> None:
+        pass
+
+
+class Embedded:
+    """A tracker in this process, or in another one of the same user and machine that was first to ask for its journal.
+
+    Raises:
+        UsageError: the address of the journal has another form, or the packages of a server are missing.
+        TrackingError: the journal cannot be used.
+    """
+
+    def __init__(self, journal: str) -> None:
+        self.name = journal
+        self.address = _embed(journal)
+
+    def start(self, checkpoint: str) -> None:  # noqa: ARG002
+        _embed(self.name)  # the process that ran it may have ended
+
+
+class Beside:
+    """An embedded tracker whose journal is in the folder of the queries' checkpoints, in the same store.
+
+    The first query that starts shows where that is. The address is a name until then, which leads to the tracker's own.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        directory = tempfile.mkdtemp(prefix="tracker-")
+        weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        self._link = Path(directory, _UNSTARTED)
+        self.address = f"unix:{self._link}"
+        self.name = ""
+
+    def start(self, checkpoint: str) -> None:
+        journal = journal_beside(checkpoint, self._job)
+        if self.name not in ("", journal):
+            raise UsageError(
+                f"checkpointLocation {checkpoint!r}: the tracker of job {self._job!r} is {self.name}, in the folder of "
+                "its first query's checkpoint. Put the checkpoints of all its queries into that folder, or name the "
+                f"tracker: Tracking(…, server={self.name!r})"
+            )
+        address = _embed(journal)
+        if not self.name:
+            self._link.symlink_to(address.removeprefix("unix:"))
+        self.name = journal
+
+
+def tracker_of(server: str | None, job: str) -> JobTracker:
+    """Return the place of the tracker that a user names: by its address, by its journal's, or not at all.
+
+    Raises:
+        UsageError: the address of a journal has another form, or the packages of a server are missing.
+        TrackingError: a journal cannot be used.
+    """
+    if server is None:
+        return Beside(job)
+    if is_journal(server):
+        return Embedded(server)
+    return Service(server)
+
+
+def journal_beside(checkpoint: str, job: str) -> str:
+    """Return the journal of a job one of whose queries has a checkpoint.
+
+    Raises:
+        UsageError: the checkpoint is in a store in which journals cannot be.
+
+    >>> journal_beside("/data/shop/daily", "shop"), journal_beside("s3a://bucket/shop/daily/", "shop")
+    ('file:///data/shop/_tracker/shop', 's3://bucket/shop/_tracker/shop')
+    >>> journal_beside("abfss://box@account.dfs.core.windows.net/daily", "shop")
+    'az://box/_tracker/shop?account=account'
+    """
+    url = urlsplit(checkpoint)
+    if url.scheme in ("", "file"):
+        path = unquote(url.path) if url.scheme else checkpoint
+        return f"file://{quote(os.path.dirname(os.path.realpath(path)).rstrip('/'))}/{_FOLDER}/{job}"
+    if url.scheme not in _STORES:
+        raise UsageError(
+            f"checkpointLocation {checkpoint!r}: a tracker keeps no journal in {url.scheme}://: name one in another "
+            "place, Tracking(…, server='file:///DIRECTORY'), or run a service (`tracker serve`) and give its address"
+        )
+    bucket, _, host = url.netloc.partition("@")
+    folder = url.path.rstrip("/").rpartition("/")[0]
+    account = f"?account={host.partition('.')[0]}" if host else ""
+    return f"{_STORES[url.scheme]}://{bucket}{folder}/{_FOLDER}/{job}{account}"
+
+
+def _embed(journal: str) -> str:
+    try:
+        # Loaded when used: where a service runs, no server is installed.
+        from tracker.embedded import JournalError, embed
+    except ModuleNotFoundError as missing:
+        raise UsageError(
+            f"without the address of a service this process runs the tracker, in {journal}, and {missing.name} is "
+            "missing: pip install 'substream-tracker[server]'"
+        ) from missing
+    try:
+        return embed(journal)
+    except ValueError as error:
+        raise UsageError(f"the tracker's journal {journal!r}: {error}") from error
+    except (JournalError, OSError) as error:
+        raise TrackingError(f"the tracker's journal {journal!r}: {error}") from error

@@ -1,0 +1,92 @@
+"""Programs of an application that has no JVM: each is run in a process of its own.
+
+``python -m tests.connect.programs NAME URL TRACKER JOB DIRECTORY``: NAME is a function of this module.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from examples.services.connect import ConnectServer
+from spark_client import Marks, TrackedWriter, Tracking
+from tests.spark.feed import Feed
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(name: str, server: ConnectServer, tracker: str, job: str, path: Path) -> None:
+    """Run a program to its end."""
+    words = [sys.executable, "-m", "tests.connect.programs", name, server.url, tracker, job, str(path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+
+class Application:
+    """A job whose source is a feed: its rows go through a channel into a release, or are released where they are read.
+
+    Attributes:
+        path: a directory of the test's own.
+    """
+
+    def __init__(self, spark: SparkSession, tracker: str, job: str, path: Path) -> None:
+        self.spark = spark
+        self.path = path
+        self.tracking = Tracking(spark, job, tracker)
+        self.source = self.tracking.source(
+            Feed(path / "raw").stream(spark),
+            "in",
+            scope="tenant",
+            window=("ts", "1 hour"),
+            identity=["row_id"],
+            front=Marks("is_last"),
+        )
+
+    def released(self, stream: Any = None) -> TrackedWriter:
+        """The writer of sums by kind of what costs less than 7."""
+        most = 6  # a step may have what it closes over
+
+        def cheap(rows: DataFrame) -> DataFrame:
+            return rows.where(F.col("amount") <= most)
+
+        rows = (self.source if stream is None else stream).transform(cheap)
+        sums = self.tracking.release(rows, ["kind"], aggs={"sum": F.sum("amount"), "rows": F.count("*")})
+        return sums.writeStream.option("checkpointLocation", self.path / "cp")
+
+    def through_a_channel(self) -> list[Any]:
+        channel = self.tracking.channel("clean", str(self.path / "clean"))
+        sending = self.source.writeStream.channel(channel).option("checkpointLocation", self.path / "cp-in").start()
+        return [sending, self.released(self.tracking.receive(channel)).start(self.path / "out")]
+
+
+def night(it: Application) -> None:
+    """Everything that is there, and what it has ended."""
+    query = it.released().trigger(availableNow=True).start(it.path / "out")
+    query.awaitTermination()
+    assert not query.isActive
+
+
+def detached(it: Application) -> None:
+    """The application ends, and its queries go on."""
+    it.through_a_channel()
+
+
+PROGRAMS: dict[str, Callable[[Application], None]] = {each.__name__: each for each in (night, detached)}
+
+
+def main() -> None:
+    name, url, tracker, job, path = sys.argv[1:]
+    spark = SparkSession.builder.remote(url).getOrCreate()
+    PROGRAMS[name](Application(spark, tracker, job, Path(path)))
+    os._exit(0)  # as an application that detaches: nobody stops the session
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Tracked queries over Spark Connect: their batches run on the server, and the application has no JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pytest
+
+from examples.services.connect import ConnectServer
+from spark_client.api.refusals import ELSEWHERE
+from tests.client.processes import Server
+from tests.connect.programs import run
+from tests.spark.feed import Feed, row
+from tests.spark.waiting import soon
+from tracker.client import DrainState, TrackerClient
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+Result = tuple[str, str, str, int, int]
+
+
+def put(feed: Feed, hour: int, rows: int = 10) -> None:
+    """An hour of two tenants, whose last rows say so."""
+    feed.put(
+        *[row(100 * hour + n, 60 * hour + n, "ab"[n % 2], "xyz"[n % 3], n, last=n >= rows - 2) for n in range(rows)]
+    )
+
+
+def wanted(feed: Feed) -> list[Result]:
+    """What a batch over all rows gives."""
+    sums: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for each in feed.rows:
+        if each["amount"] <= 6:
+            key = (each["tenant"], each["ts"][:13], each["kind"])
+            total, rows = sums.get(key, (0, 0))
+            sums[key] = total + each["amount"], rows + 1
+    return sorted((*key, *found) for key, found in sums.items())
+
+
+def released(path: Path) -> list[Result]:
+    """What was released."""
+    if not any(path.glob("epoch=*/*.parquet")):
+        return []
+    table = ds.dataset(sorted(map(str, path.glob("epoch=*/*.parquet")))).to_table().to_pylist()
+    return sorted(
+        (each["tenant"], str(each["window"]["start"])[:13], each["kind"], each["sum"], each["rows"]) for each in table
+    )
+
+
+def test_each_night_releases_what_it_has_ended(
+    connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    """Two runs with ``availableNow`` on one checkpoint."""
+    put(feed, 0)
+    put(feed, 1)
+    run("night", connect, tracker.address, job, tmp_path)
+    assert released(tmp_path / "out") == wanted(feed)
+    put(feed, 2)
+    run("night", connect, tracker.address, job, tmp_path)
+    assert released(tmp_path / "out") == wanted(feed)
+    with TrackerClient(tracker.address) as client:
+        assert client.job(job).in_flight == 0
+        assert all(producer.closed for producer in client.job(job).producers)
+
+
+def test_queries_outlive_their_application_and_a_drain_at_the_tracker_ends_them(
+    connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    put(feed, 0)
+    run("detached", connect, tracker.address, job, tmp_path)
+    put(feed, 1)
+    soon(lambda: released(tmp_path / "out") == wanted(feed))
+    feed.put(row(900, 905, "a", "x", 5))  # what no row ends, a drain does
+    with TrackerClient(tracker.address) as client:
+        soon(lambda: client.job(job).open_substreams == 1)
+        client.drain(job, "1", "from-outside")
+        soon(lambda: client.get_drain(job).state is DrainState.DRAINED)
+        assert client.job(job).in_flight == 0
+    assert released(tmp_path / "out") == wanted(feed)
+
+
+def test_the_page_lists_what_is_refused() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "connect.md").read_text()
+    rows = [line.strip("| ").split(" | ", 1) for line in page.splitlines() if line.startswith("| `")]
+    assert {what.strip("`"): why for what, why in rows} == dict(ELSEWHERE)

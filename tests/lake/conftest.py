@@ -1,0 +1,42 @@
+"""Tables of Delta and Iceberg in the session of all Spark tests, which has their jars."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import feed, job, spark, tracker
+
+__all__ = ["feed", "job", "spark", "tracker"]
+
+_numbers = count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The catalog `lake` of Iceberg's in the shared session, kept in SQLite, which pyiceberg reads as well."""
+    if "iceberg" not in str(spark.conf.get("spark.sql.extensions", "")):
+        pytest.skip("Delta and Iceberg are for Spark 4.1, and their jars come by Maven")
+    home = tmp_path_factory.mktemp("lake")
+    settings = {
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{home}/catalog.db",
+        "spark.sql.catalog.lake.warehouse": str(home / "warehouse"),
+        "spark.sql.catalog.lake.jdbc.schema-version": "V1",
+        "spark.sql.catalog.lake.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",  # Iceberg reads sums
+        "spark.sql.catalog.lake.hadoop.fs.file.impl.disable.cache": "true",
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    spark.sql("create namespace lake.shop")
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """A format, and the place of a table that is not there yet."""
+    place = str(tmp_path / "table") if request.param == "delta" else f"lake.shop.table_{next(_numbers)}"
+    return request.param, place
