@@ -8,6 +8,7 @@ what is done between batches fails. Since Spark 3.5.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -30,8 +31,10 @@ def is_remote(spark: Any) -> bool:
 def own_session(spark: SparkSession) -> SparkSession:
     """Return a copy of a session, as Spark makes one for each query."""
     if is_remote(spark):
-        copy: SparkSession = spark.cloneSession()  # type: ignore[attr-defined]
-        return copy
+        copy: Any = spark.cloneSession()  # type: ignore[attr-defined]
+        # A channel that is first closed when Python ends waits for threads that do not run any more.
+        weakref.finalize(copy, copy.client.close)
+        return cast(SparkSession, copy)
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
 
 

@@ -76,6 +76,7 @@ def night(it: Application) -> None:
 def detached(it: Application) -> None:
     """The application ends, and its queries go on."""
     it.through_a_channel()
+    os._exit(0)  # nobody stops the session
 
 
 PROGRAMS: dict[str, Callable[[Application], None]] = {each.__name__: each for each in (night, detached)}
@@ -85,7 +86,7 @@ def main() -> None:
     name, url, tracker, job, path = sys.argv[1:]
     spark = SparkSession.builder.remote(url).getOrCreate()
     PROGRAMS[name](Application(spark, tracker, job, Path(path)))
-    os._exit(0)  # as an application that detaches: nobody stops the session
+    spark.stop()
 
 
 if __name__ == "__main__":
