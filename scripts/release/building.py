@@ -28,8 +28,11 @@ def built() -> Path:
     return found[0] if len(found) == 1 else build()[1]
 
 
-def build() -> tuple[Path, Path]:
-    """Builds into `dist/` what git has of the source tree; returns the sdist and the wheel.
+def build(into: Path = DIST) -> tuple[Path, Path]:
+    """Builds what git has of the source tree; returns the sdist and the wheel.
+
+    Args:
+        into: the folder; distributions that it has are replaced.
 
     Raises:
         ReleaseError: it cannot be built, or twine finds something wrong in its metadata.
@@ -37,11 +40,11 @@ def build() -> tuple[Path, Path]:
     made = tools()
     with tempfile.TemporaryDirectory() as folder:
         source = _copied(Path(folder))
-        for old in (*DIST.glob("*.tar.gz"), *DIST.glob("*.whl")):
+        for old in (*into.glob("*.tar.gz"), *into.glob("*.whl")):
             old.unlink()
         # The backend is among the tools, pinned: nothing is downloaded.
-        made.run("-m", "build", "--no-isolation", "--outdir", str(DIST), str(source))
-    [sdist], [wheel] = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
+        made.run("-m", "build", "--no-isolation", "--outdir", str(into), str(source))
+    [sdist], [wheel] = into.glob("*.tar.gz"), into.glob("*.whl")
     made.run("-m", "twine", "check", "--strict", str(sdist), str(wheel))
     return sdist, wheel
 

@@ -7,7 +7,7 @@
    their metadata; the wheel has every module and data file that git has, and nothing else.
 2. Each extra is installed from the wheel into an environment of its own in `.cache/dist`, beside nothing else, and is
    used from an empty folder: clients without server and command line, the server without Spark, Spark's client without
-   server, the load, the test kit with somebody's tests.
+   server, the load, the test kit with somebody's tests, each other extra with what it is for. Nothing is compiled.
 
 The first run downloads the libraries, in the versions of constraints.txt; later ones need no network. Exit status: 0
 everything holds; 1 something does not.
@@ -24,13 +24,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
 from .building import build, check_contents
 from .environments import ROOT, Environment, ReleaseError, environment, with_extra
-from .programs import MODULES, REPORT, SPARK, TESTS
+from .programs import MODULES, REPORT, SPARK, TESTS, USES
 
 _SERVER_ONLY: Final = ("msgpack", "prometheus_client", "starlette", "uvicorn")
 _SPARK_ONLY: Final = ("pandas", "py4j", "pyspark")
@@ -114,6 +115,7 @@ class Checks:
             "load": self.load,
             "testing": self.testing,
             "spark": self.spark,
+            **{extra: partial(self.used, extra) for extra in USES},
         }
 
     def _installed(self, extra: str, lacking: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> Environment:
@@ -215,6 +217,11 @@ class Checks:
             done = installed.run("-c", SPARK, server.address, directory=folder)
             released = [line for line in done.stdout.splitlines() if line != "released []"]
             expect(released, ["released [2]"], "a Spark job releases a day, once")
+
+    def used(self, extra: str) -> None:
+        """An extra has what it is for."""
+        printed = self._installed(extra).run("-c", USES[extra], directory=self._home).stdout
+        expect(printed.split()[-1:], ["1"], f"what needs {extra} works")
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ _CONSTRAINTS = ROOT / "constraints.txt"
 _TOOLS = ROOT / "requirements" / "release.txt"
 _STAMP = "complete"
 _DOWNLOAD_S = 3600  # seconds
+_BINARY = ("--only-binary", ":all:", "--no-binary", "pyspark")
 #: What would have Python or Spark load something from elsewhere.
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
 
@@ -89,6 +90,9 @@ def tools() -> Environment:
 def with_extra(extra: str, wheel: Path, more: Sequence[str] = ()) -> Environment:
     """An environment with the wheel and one extra, the libraries in the versions of constraints.txt, and nothing else.
 
+    Nothing is compiled: each library has to have a wheel for this machine, but for PySpark, which is published as an
+    sdist of Python files.
+
     Args:
         extra: the extra; empty: none.
         wheel: the built wheel. It is installed anew each time; the libraries once.
@@ -103,7 +107,7 @@ def with_extra(extra: str, wheel: Path, more: Sequence[str] = ()) -> Environment
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made.home)], check=True)
         named = f"{wheel}[{extra}]" if extra else str(wheel)
         constrained = ("--constraint", str(_CONSTRAINTS), named, *more)
-        tools().run(*pip, "install", "--quiet", *constrained, timeout=_DOWNLOAD_S)
+        tools().run(*pip, "install", "--quiet", *_BINARY, *constrained, timeout=_DOWNLOAD_S)
         _complete(made, wanted)
     tools().run(*pip, "install", "--quiet", "--no-index", "--no-deps", "--force-reinstall", str(wheel))
     tools().run(*pip, "check")

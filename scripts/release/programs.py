@@ -71,3 +71,52 @@ def test_wrong(local_tracker):
     report(local_tracker)
     local_tracker.assert_ended("shop", "orders", "berlin", "monday", timeout=0)
 """
+
+#: By extra: what it is for, done once. Each prints ``1`` last.
+USES = {
+    "object-store": """
+from tracker.store import open_store
+store = open_store("memory:///")
+print(int(store.create("a", b"") and not store.create("a", b"")))
+""",
+    "notify": """
+import subprocess, sys
+done = subprocess.run([sys.executable, "-m", "tracker.cli.main", "notify", "none.toml"], capture_output=True, text=True)
+print(int("none.toml" in done.stderr and "pip install" not in done.stderr))
+""",
+    "metrics": """
+from prometheus_client import CollectorRegistry, generate_latest
+from tracker.client import TrackerClient
+registry = CollectorRegistry()
+with TrackerClient("127.0.0.1:1", metrics=registry):
+    print(int(b"tracker_client" in generate_latest(registry)))
+""",
+    "ledger": """
+import pathlib, subprocess, sys
+import pyarrow as pa, pyarrow.parquet as pq
+pathlib.Path("receipts").mkdir()
+pq.write_table(pa.table({"job": pa.array([], "string")}), "receipts/1.parquet")
+done = subprocess.run([sys.executable, "-m", "tracker.cli.main", "ledger", "receipts"], capture_output=True, text=True)
+print(done.stdout, done.stderr, int("pip install" not in done.stderr))
+""",
+    "snapshots": """
+from tracker.store.foreign import ForeignStore
+import spark_client.api.snapshots
+store = ForeignStore("memory://snapshots", {})
+store.put("a", b"1")
+print(store.get("a").decode())
+""",
+    "delta": """
+import spark_client.api.snapshots as snapshots
+print(int(callable(snapshots._delta())))
+""",
+    "lake": """
+import pyiceberg.catalog.sql
+from deltalake import CommitProperties, DeltaTable, Field, Schema
+from spark_client import complete
+note = '{"query": "q", "epoch": 0, "names": {"file-1": ["a"]}}'
+schema = Schema([Field("n", "integer")])
+table = DeltaTable.create("table", schema, commit_properties=CommitProperties({"userMetadata": note}))
+print(int(complete(table, "a", "file-1") and not complete(table, "b", "file-1")))
+""",
+}

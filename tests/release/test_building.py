@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from scripts.release.building import check_contents
+from scripts.release.dist_check import Checks
 from scripts.release.environments import ROOT, ReleaseError
+
+EXTRAS = {*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
 
 FILES = subprocess.run(
     ["git", "ls-files", "tracker", "spark_client"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -52,3 +57,19 @@ def test_whole_ones_are_right(tmp_path: Path) -> None:
 def test_what_is_missing_or_foreign_is_named(tmp_path: Path, wheel: set[str], sdist: set[str], why: str) -> None:
     with pytest.raises(ReleaseError, match=why):
         check_contents(*distributions(tmp_path, wheel, sdist))
+
+
+def test_each_extra_that_a_user_installs_is_tried_where_nothing_else_is() -> None:
+    assert set(Checks(Path(), Path()).all) == {"base", *EXTRAS} - {"demo", "dev"}
+
+
+def test_no_page_and_no_refusal_names_an_extra_that_is_not_there() -> None:
+    named = {
+        extra
+        for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in FILES))
+        if page.suffix in (".md", ".py") and page.name != "CHANGELOG.md"
+        for extras in re.findall(r"(?:pip install|--from|substream-tracker)[^\n\]]*\[([\w,-]+)\]", page.read_text())
+        for extra in extras.split(",")
+    }
+    assert named - EXTRAS == set()
+    assert {"server", "spark", "delta", "object-store"} <= named
