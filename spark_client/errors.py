@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 
 class TrackingError(Exception):
     """A tracked query cannot go on. The message says what happened and what to do."""
@@ -23,7 +21,7 @@ def check_choice(what: str, value: object, one: str, other: str) -> None:
         raise UsageError(f"{what}={value!r}: either {one!r} or {other!r}")
 
 
-def torn(what: str, epoch: int, checkpoint: Path) -> TrackingError:
+def torn(what: str, epoch: int, checkpoint: object) -> TrackingError:
     """Return the error of a checkpoint whose parts are not of one time.
 
     Args:

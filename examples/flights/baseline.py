@@ -37,7 +37,7 @@ class Copies:
 
     def update(self) -> None:
         """Take in what has been sent since."""
-        for part in self._channel.path.glob("*/[0-9]*/*.parquet"):
+        for part in Path(str(self._channel.path)).glob("*/[0-9]*/*.parquet"):
             copy = self._directory / f"{part.parent.name}-{part.name}"
             if not copy.exists():
                 os.link(part, copy)

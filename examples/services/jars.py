@@ -56,6 +56,17 @@ def lake() -> str:
     return ",".join(sorted(str(jar) for jar in _fetched("lake").glob("*.jar")))
 
 
+def s3a() -> str:
+    """Hadoop's client of S3 for Spark 4.1, as the setting ``spark.jars`` takes it; fetches it if it is not there.
+
+    Raises:
+        MissingError: Maven is, or it cannot reach a registry; or this Spark is another one.
+    """
+    if not pyspark.__version__.startswith("4.1."):
+        raise MissingError(f"Hadoop's client of S3 is fetched for Spark 4.1, and this is {pyspark.__version__}")
+    return ",".join(sorted(str(jar) for jar in _fetched("s3a").glob("*.jar")))
+
+
 def of_peer(name: str) -> Path:
     """The directory of jars that `benchmarks.exactness` needs for a peer; fetches them if they are not there.
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -46,7 +45,8 @@ from spark_client.runtime.served import PlannedQuery
 from spark_client.spark_internals.observations import observe
 from spark_client.spark_internals.readers import ASKS_WHERE_IT_ENDS
 from spark_client.spark_internals.sessions import moved, own_session
-from spark_client.storage.directories import local_path
+from spark_client.spark_internals.stores import folder_of
+from spark_client.storage.folder import Folder
 from spark_client.trackers.jobclient import JobClient
 from spark_client.windows import durations
 
@@ -73,7 +73,7 @@ class Assembly:
     metrics: JobMetrics | None = None
     places: Places = field(default_factory=Places)
 
-    def plan(self, writer: TrackedWriter | SeveralWriter, checkpoint: Path) -> QueryPlan:
+    def plan(self, writer: TrackedWriter | SeveralWriter, checkpoint: Folder) -> QueryPlan:
         """Return the plan of the query that a writer describes.
 
         Raises:
@@ -98,12 +98,13 @@ class Assembly:
         return replace(plans[0], beside=tuple(plans[1:]), late_to=writer.to_late)
 
     def _plan(
-        self, writer: TrackedWriter, checkpoint: Path, options: Mapping[str, str], to: Destination, name: str = ""
+        self, writer: TrackedWriter, checkpoint: Folder, options: Mapping[str, str], to: Destination, name: str = ""
     ) -> QueryPlan:
         """Return the plan of a query that passes its rows on, or of one release."""
         release = writer.release
         to.check(writer.schema, release, self.spark)
-        late = local_path(options.get("late_path") or checkpoint / "tracker" / "late", "late_path")
+        given = options.get("late_path")
+        late = folder_of(self.spark, given, "late_path") if given else checkpoint / "tracker" / "late"
         stream = writer.rows.plan if release is None else release.stream
         trigger = writer.trigger_given
         bounded = bool({"availableNow", "once"} & trigger.keys())
@@ -180,7 +181,7 @@ class Assembly:
             writer, lambda: rows, PlannedQuery(plan), plan.checkpoint
         )
 
-    def native(self, reads: Sequence[Readable], checkpoint: Path) -> NativeQuery:
+    def native(self, reads: Sequence[Readable], checkpoint: Folder) -> NativeQuery:
         """Make a query that Spark runs with its own stateful operators. The job is defined already.
 
         Args:
@@ -236,7 +237,7 @@ class Assembly:
             options["max_away"] = str(self.settings.max_away / timedelta(days=1))
         return self.events(**options)
 
-    def _with_state(self, rows: Readable, keyed: KeyedPlan, checkpoint: Path) -> DataFrame:
+    def _with_state(self, rows: Readable, keyed: KeyedPlan, checkpoint: Folder) -> DataFrame:
         """Return what comes of a stream's rows and of the ends of its substreams, with the state of a user's
         processor."""
         stream = rows.plan
@@ -302,7 +303,7 @@ def _start(
     writer: TrackedWriter | SeveralWriter,
     read: Callable[[], DataFrame],
     function: Callable[[DataFrame, int], None],
-    checkpoint: Path,
+    checkpoint: Folder,
 ) -> Start:
     def start() -> StreamingQuery:
         writing = read().writeStream.foreachBatch(function).option("checkpointLocation", str(checkpoint))

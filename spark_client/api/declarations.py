@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,9 @@ from spark_client.plan.streams import Stream
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
 from spark_client.spark_internals.columns import expression_form
+from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.databases import Connection
+from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import OnBadRows
 from spark_client.windows.declaration import Window, declare
 from spark_client.windows.durations import Duration
@@ -133,7 +136,7 @@ class Declarations:
                 committed the batch that received them. Nothing else bounds how many there are.
         """
         self._graph.declare(segment)
-        return FileChannel(segment, path, keep)
+        return FileChannel(segment, self._folder(segment, path), keep)
 
     def table_channel(
         self,
@@ -161,7 +164,7 @@ class Declarations:
         ...     "clean", lambda: psycopg.connect(dsn), "clean", "/data/clean")
         """
         self._graph.declare(segment)
-        return TableChannel(segment, connect, table, path, placeholder, keep)
+        return TableChannel(segment, connect, table, self._folder(segment, path), placeholder, keep)
 
     def kafka_channel(
         self,
@@ -189,7 +192,10 @@ class Declarations:
             UsageError: an option that the channel sets itself.
         """
         self._graph.declare(segment)
-        return KafkaChannel(segment, topic, servers, path, deduplicate, options)
+        return KafkaChannel(segment, topic, servers, self._folder(segment, path), deduplicate, options)
+
+    def _folder(self, segment: str, path: str | os.PathLike[str]) -> Folder:
+        return folder_of(self._tracking.spark, path, f"the path of channel {segment!r},")
 
     def receive(self, channel: Channel, max_epochs_per_trigger: int | None = None) -> TrackedStream:
         """Receive rows that another query has sent into a channel.

@@ -12,7 +12,8 @@ from urllib.parse import urlparse
 
 from spark_client.errors import UsageError
 from spark_client.runtime.queryplan import QueryPlan
-from spark_client.storage.directories import local_path, local_pattern
+from spark_client.storage.directories import local_pattern
+from spark_client.storage.folder import Folder
 
 _WILD = re.compile(r"[*?\[{]")
 
@@ -22,7 +23,7 @@ class Place(NamedTuple):
 
     Attributes:
         purpose: names the directory in a message.
-        path: of the directory, with all links followed.
+        path: of the directory, with all links followed; of a folder in a store, its URL.
         written: whether the query writes there; else it only reads.
     """
 
@@ -53,7 +54,7 @@ class Places:
         Raises:
             UsageError: two directories collide.
         """
-        checkpoint = _real(plan.checkpoint)
+        checkpoint = _path(plan.checkpoint)
         own = [Place("checkpointLocation", checkpoint), *_places(plan)]
         for one, other in combinations([*own, *_read(read)], 2):
             if one.written and one[:2] != other[:2] and not (one.path == checkpoint and _is_default(other, checkpoint)):
@@ -83,12 +84,12 @@ def _check(one: Place, other: Place, whose: str) -> None:
 
 
 def _places(plan: QueryPlan) -> Iterator[Place]:
-    yield Place("late_path", _real(plan.late))
+    yield Place("late_path", _path(plan.late))
     for each in plan.releases or [plan]:
         called = f" of {each.name!r}" if each.name else ""
-        yield from (Place(f"{purpose}{called}", _real(path)) for purpose, path in each.destination.directories())
-        if isinstance(each.receipts, str | os.PathLike):
-            yield Place("the path of the receipts", _real(local_path(each.receipts, "the path of the receipts,")))
+        yield from (Place(f"{purpose}{called}", _path(path)) for purpose, path in each.destination.directories())
+        if isinstance(each.receipts, Folder):
+            yield Place("the path of the receipts", _path(each.receipts))
 
 
 def _read(read: Iterable[tuple[str, str]]) -> Iterator[Place]:
@@ -100,5 +101,9 @@ def _read(read: Iterable[tuple[str, str]]) -> Iterator[Place]:
             yield Place(purpose, _real(path if wild is None else os.path.dirname(path[: wild.start()])), written=False)
 
 
-def _real(path: str | Path) -> Path:
+def _path(folder: Folder) -> Path:
+    return Path(folder.real)
+
+
+def _real(path: str) -> Path:
     return Path(os.path.realpath(path))

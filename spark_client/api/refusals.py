@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +14,7 @@ from spark_client.release.declaring import check_grouping
 from spark_client.runtime.follower import Followed
 from spark_client.spark_internals.plans import that_takes_single_rows
 from spark_client.spark_internals.sessions import is_remote
+from spark_client.storage.folder import Folder
 from spark_client.windows.eventtime import WALL
 from spark_client.windows.eventtime import check_session as check_wall_clock
 
@@ -121,7 +120,7 @@ def check_trigger(trigger: Mapping[str, Any]) -> None:
 
 def check_start(
     reads: Iterable[Stream],
-    checkpoint: Path,
+    checkpoint: Folder,
     name: str | None,
     started: Iterable[Followed],
     spark: SparkSession,
@@ -144,7 +143,7 @@ def check_start(
             check_wall_clock(spark, f"the window of {stream.segment!r}")
     segments = {stream.segment for stream in reads}
     for other in started:
-        if os.path.realpath(other.checkpoint) == os.path.realpath(checkpoint):
+        if other.checkpoint.real == checkpoint.real:
             if other.runs:
                 raise UsageError(
                     f"the query of checkpoint {checkpoint} runs already: stop it first, or give this one a checkpoint "

@@ -14,7 +14,7 @@ from spark_client.api.writer import TrackedWriter
 from spark_client.plan.releases import FunctionKind, ReleasePlan
 from spark_client.release.committed import results_so_far
 from spark_client.release.declaring import with_function
-from spark_client.storage.directories import local_path
+from spark_client.spark_internals.stores import folder_of
 from tracker.contract.notebooks import table
 
 
@@ -114,7 +114,7 @@ class Released:
         >>> daily.state("/data/cp").where("orders > 1000").show()                          # doctest: +SKIP
         """
         spark = self.stream.readable.df.sparkSession
-        return results_so_far(spark, local_path(checkpoint, "checkpoint"), self.release)
+        return results_so_far(spark, folder_of(spark, checkpoint, "checkpoint"), self.release)
 
     @property
     def writeStream(self) -> TrackedWriter:  # noqa: N802 - Spark's name

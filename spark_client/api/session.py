@@ -37,7 +37,7 @@ from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.queryplan import JobSettings
 from spark_client.runtime.running import Running
 from spark_client.spark_internals.sessions import is_remote
-from spark_client.storage.directories import local_path, read_json
+from spark_client.spark_internals.stores import folder_of
 from spark_client.trackers.embedding import is_journal, tracker_of
 from spark_client.trackers.jobclient import Trackers
 from spark_client.windows import durations
@@ -278,8 +278,9 @@ class Tracking:
             (``aggregate``); ``revision`` is null for what was not reopened. And one for each row that belongs to no
             substream (``bad``), with the reason: see `source`, on_bad_rows.
         """
-        path = local_path(checkpoint, "checkpoint")
-        return late_rows(self.spark, path, local_path(late_path or path / "tracker" / "late", "late_path"))
+        path = folder_of(self.spark, checkpoint, "checkpoint")
+        late = path / "tracker" / "late" if late_path is None else folder_of(self.spark, late_path, "late_path")
+        return late_rows(self.spark, path, late)
 
     def early(self, checkpoint: str, early_path: str | None = None, *, release: str = "") -> DataFrame:
         """Return the newest early results of a release that writes files: one row for each key of what is open yet.
@@ -300,15 +301,9 @@ class Tracking:
 
         >>> tracking.early("/data/cp").orderBy("shop").show()                              # doctest: +SKIP
         """
-        path = local_path(checkpoint, "checkpoint")
-        own = kept_at(path, release)
-        query = read_json(path / "tracker" / "query.json")
-        if query is None:
-            raise UsageError(
-                f"{path} is no checkpoint of a tracked query that has been started: give its checkpointLocation"
-            )
-        rule = Substreams.from_json(query["substreams"])
-        return early_rows(self.spark, local_path(early_path or own / "early", "early_path"), own / "state", rule)
+        path = folder_of(self.spark, checkpoint, "checkpoint")
+        early = None if early_path is None else folder_of(self.spark, early_path, "early_path")
+        return early_rows(self.spark, path, kept_at(path, release), early)
 
     def reopen(
         self,
@@ -338,7 +333,7 @@ class Tracking:
 
         >>> tracking.reopen("/cp/2", scope="JFK", end_time=datetime(2026, 3, 2, tzinfo=UTC))    # doctest: +SKIP
         """
-        revisions = Revisions(local_path(checkpoint, "checkpoint"))
+        revisions = Revisions(folder_of(self.spark, checkpoint, "checkpoint"))
         made = revisions.reopen(scope, name, end_time)
         revisions.tell(self.client)
         return made
@@ -488,7 +483,7 @@ class Tracking:
 
     def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
         """Start what a writer describes."""
-        checkpoint = local_path(writer.options_given["checkpointLocation"], "checkpointLocation")
+        checkpoint = folder_of(self.spark, writer.options_given["checkpointLocation"], "checkpointLocation")
         check_start([writer.rows.plan], checkpoint, writer.name, self._running.followed, self.spark)
         plan = self._assembly.plan(writer, checkpoint)  # what cannot be written is refused before the job is defined
         if is_remote(self.spark):
@@ -504,7 +499,7 @@ class Tracking:
         """Start what a `NativeWriter` describes."""
         refuse_elsewhere(self.spark, "write_stream")
         assert writer.checkpoint is not None
-        checkpoint = local_path(writer.checkpoint, "checkpointLocation")
+        checkpoint = folder_of(self.spark, writer.checkpoint, "checkpointLocation")
         check_start([read.plan for read in writer.reads], checkpoint, writer.name, self._running.followed, self.spark)
         self._tracker.start(str(checkpoint))
         self.define()

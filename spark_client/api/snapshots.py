@@ -24,6 +24,7 @@ from spark_client.errors import TrackingError, UsageError, check_choice
 from spark_client.plan.graph import state_of
 from spark_client.release import state_export, state_import
 from spark_client.release.moving import Move
+from spark_client.release.parts import NOTE
 from spark_client.runtime import declared
 from spark_client.runtime.quiesce import paused
 from spark_client.storage import snapshots
@@ -36,6 +37,7 @@ from spark_client.storage.directories import (
     write_json,
     write_parquet,
 )
+from spark_client.storage.folder import Folder
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substreams
@@ -166,7 +168,7 @@ class Snapshots:
             TimeoutError: it did not come to rest in time.
         """
         running = [query.checkpoint for query in tracking.queries]
-        chosen = running if checkpoints is None else [local_path(p, "checkpoint") for p in checkpoints]
+        chosen = running if checkpoints is None else [Folder(local_path(p, "checkpoint")) for p in checkpoints]
         releases = [path for path in chosen if checkpoints is not None or _is_release(path)]
         if not releases:
             raise UsageError(
@@ -360,7 +362,7 @@ class Snapshot:
                 "and restore what was exported then"
             )
         _must_agree(status, entry["id"], entry["epoch"], self.name)
-        if state_export.has_gone_on(Path(entry["checkpoint"]), entry["id"], entry["epoch"]):
+        if state_export.has_gone_on(Folder(entry["checkpoint"]), entry["id"], entry["epoch"]):
             raise TrackingError(
                 f"the query with the checkpoint {entry['checkpoint']} was started again and has begun a batch after "
                 f"{self.name} was made: what it has released would be released twice. Start it again, hand the job "
@@ -389,14 +391,14 @@ def _is_restored(target: Path, mark: Mapping[str, Any]) -> bool:
     raise UsageError(f"checkpoint {target} exists, and was not made of this snapshot: give a path that does not exist")
 
 
-def _is_release(checkpoint: Path) -> bool:
-    known = read_json(checkpoint / "tracker" / "query.json") or {}
+def _is_release(checkpoint: Folder) -> bool:
+    known = (checkpoint / "tracker").read(NOTE) or {}
     return "aggregates" in known or "releases" in known  # several of them are refused in the export
 
 
-def _work(checkpoint: Path) -> Path:
+def _work(checkpoint: Folder) -> Path:
     """Return where files are put together that the executors write: beside what they write anyway."""
-    path = checkpoint / "tracker" / "readers"
+    path = checkpoint.local("the checkpoint of a query whose state is exported") / "tracker" / "readers"
     path.mkdir(parents=True, exist_ok=True)
     return path
 

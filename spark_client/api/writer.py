@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,7 +23,8 @@ from spark_client.destinations.sink import BatchFunction, FunctionDestination, S
 from spark_client.errors import UsageError
 from spark_client.plan.releases import ReleasePlan
 from spark_client.release.declaring import results_schema
-from spark_client.storage.directories import local_path
+from spark_client.spark_internals.stores import folder_of
+from spark_client.storage.folder import Folder
 from spark_client.trackers.jobclient import JobClient
 from spark_client.windows.substreams import Ability, Substreams
 
@@ -91,7 +91,7 @@ class TrackedWriter(QueryOptions):
         self.writes_files = self.writes_files or release is not None
         self.file_format: str | None = None
         self._destinations: dict[str, Destination] = {}  # by the method that they were given to; files have a path
-        self.to_receipts: str | os.PathLike[str] | Sink | None = None
+        self.to_receipts: Folder | Sink | None = None
         self.given_up = False
         self.partition_columns: tuple[str, ...] = ()
 
@@ -188,9 +188,8 @@ class TrackedWriter(QueryOptions):
                 "query that releases"
             )
         self.release.rule.require(Ability.RECEIPTS, f"receipts of {self.rows.plan.segment!r}")
-        if isinstance(to, str | os.PathLike):
-            local_path(to, "the path of the receipts,")
-        self.to_receipts, self.given_up = to, given_up
+        folder = self._folder(to, "the path of the receipts,") if isinstance(to, str | os.PathLike) else to
+        self.to_receipts, self.given_up = folder, given_up
         return self
 
     def channel(self, channel: Channel, ordinal: str | Sequence[str] = ()) -> TrackedWriter:
@@ -266,7 +265,7 @@ class TrackedWriter(QueryOptions):
                 "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state "
                 "live there"
             )
-        local_path(self.options_given["checkpointLocation"], "checkpointLocation")
+        self._folder(self.options_given["checkpointLocation"], "checkpointLocation")
         return self._tracking.start(self)
 
     def check_place(self) -> None:
@@ -292,7 +291,10 @@ class TrackedWriter(QueryOptions):
                 f"a tracked query takes {', '.join(OWN)}"
             )
 
-    def destination(self, kept: Path) -> Destination:
+    def _folder(self, location: str | os.PathLike[str], what: str) -> Folder:
+        return folder_of(self.rows.df.sparkSession, location, what)
+
+    def destination(self, kept: Folder) -> Destination:
         """Return where the rows go; `check_place` has passed.
 
         Args:
@@ -304,12 +306,12 @@ class TrackedWriter(QueryOptions):
             return to
         early = None
         if self.release is not None and self.release.early is not None:
-            early = local_path(self.options_given.get("early_path") or kept / "early", "early_path")
+            given = self.options_given.get("early_path")
+            early = self._folder(given, "early_path") if given else kept / "early"
         options = {key: value for key, value in self.options_given.items() if key not in OWN}
-        file_format = self.file_format or "parquet"
-        return FORMATS[file_format](
-            Written(self.options_given["path"], file_format, options, self.partition_columns, early)
-        )
+        file_format, place = self.file_format or "parquet", self.options_given["path"]
+        folder = None if file_format in TABLES else self._folder(place, "the path of the results,")
+        return FORMATS[file_format](Written(place, file_format, options, self.partition_columns, folder, early))
 
 
 class NativeWriter:
@@ -372,7 +374,7 @@ class NativeWriter:
     def _start(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         if self.checkpoint is None:
             raise UsageError("a tracked query needs .option('checkpointLocation', 'path')")
-        local_path(self.checkpoint, "checkpointLocation")
+        folder_of(self.reads[0].df.sparkSession, self.checkpoint, "checkpointLocation")
         check_operators(self._df)
         return self._tracking.start_native(self, start)
 

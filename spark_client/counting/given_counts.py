@@ -14,20 +14,25 @@ the counts that a driver had written down, but not sent when it died.
 from __future__ import annotations
 
 import json
-import os
+import re
 import time
+import uuid
 from collections.abc import Iterable, Mapping, Set
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from spark_client.counting.runs import Run
 from spark_client.errors import torn
 from spark_client.fronts.front import GivenCounts
-from spark_client.storage.directories import read_json, write_json
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 from tracker.client import Ended
 
 _ACKNOWLEDGE_EVERY: Final = 10.0  #: seconds
+_DRAINED: Final = "drained.json"
+_PIECES: Final = 16  #: of a deployment, above which a start makes them one
+#: A piece of a deployment's counts; and all that version 0.2 has appended to a file.
+_FILE: Final = re.compile(r"(\d+)(?:-[0-9a-f]+\.json|\.jsonl)")
 
 
 def forget_shared(run: Run) -> None:
@@ -46,7 +51,7 @@ def _shared(run: Run) -> str:
 
 
 class _Deployment(NamedTuple):
-    """The counts that one deployment was given: one file.
+    """The counts that one deployment was given: files that begin with its number.
 
     Attributes:
         incarnation: how often the job had started afresh, after drains; 0 in files that do not have it yet.
@@ -55,39 +60,40 @@ class _Deployment(NamedTuple):
     name: str
     incarnation: int
     given: set[Substream]
+    files: list[str]
 
 
 class RecordedCounts(GivenCounts):
     """The counts that one source was given, by deployment, in files.
 
     Args:
-        path: a directory in the checkpoint of the query that reads the source.
+        folder: in the checkpoint of the query that reads the source.
 
     Raises:
         TrackingError: the tracker cannot be reached, or has kept ends for counts that are gone from the checkpoint.
     """
 
-    def __init__(self, path: Path, run: Run, segment: str) -> None:
-        self._path = path
+    def __init__(self, folder: Folder, checkpoint: Folder, run: Run, segment: str) -> None:
+        self._folder = folder
         self._run = run
-        path.mkdir(parents=True, exist_ok=True)
-        files = {file: _read(file) for file in sorted(path.glob("*.jsonl"))}  # in the order of the deployments
+        files = _deployments(folder)
         name = f"{_shared(run)}/{segment}"
         if not files and run.resume_epoch and run.acknowledged(name) is not None:
-            raise torn(f"{path} is empty", run.resume_epoch, path.parents[2])
+            raise torn(f"{folder} is empty", run.resume_epoch, checkpoint)
         after = run.acknowledged(_shared(run)) or run.place
         self._subscription = run.subscribe(after, [segment], None, name=name)
-        own = next((file for file, each in files.items() if each.name == run.deployment), None)
-        self._file = own or path / f"{int(max(files).stem) + 1 if files else 0:06d}.jsonl"
+        own = next((number for number, each in files.items() if each.name == run.deployment), None)
+        self._number = max(files, default=-1) + 1 if own is None else own
+        before_it = [] if own is None else files[own].files
         self._given: set[Substream] = set() if own is None else files[own].given
-        if own is None:
-            self._append([run.deployment, run.incarnation])
-        elif files[own].incarnation != run.incarnation:  # it did not have it yet
-            self._append([run.incarnation])
+        # Version 0.2 may not have had its incarnation yet.
+        if own is None or files[own].incarnation != run.incarnation or len(before_it) > _PIECES:
+            self._write(self._given)
+            folder.delete(before_it)
         going_on: list[_Deployment] = []  # those that were not drained before this one began
         before: list[_Deployment] = []
-        for file, each in files.items():
-            (going_on if file == own or each.incarnation == run.incarnation else before).append(each)
+        for number, each in files.items():
+            (going_on if number == own or each.incarnation == run.incarnation else before).append(each)
         # Up to where the counts given before were said to be complete; None: nowhere, or the counts are unknown.
         self._through = run.frontier(segment) if any(each.given for each in going_on) else None
         self._known = {substream for each in going_on for substream in each.given}
@@ -111,15 +117,15 @@ class RecordedCounts(GivenCounts):
     def give(self, substreams: Iterable[Substream]) -> None:
         news = [substream for substream in substreams if substream not in self._given]
         if news:
-            self._append([list(substream) for substream in news])
+            self._write(news)
             self._given.update(news)
 
     def keep_only(self, listed: Set[Substream]) -> None:
-        files = {file: _read(file) for file in self._path.glob("*.jsonl")}
+        files = _deployments(self._folder)
         needed = listed or {substream for each in files.values() for substream in each.given}
-        for file, each in files.items():
-            if file != self._file and needed.isdisjoint(each.given | self._drained.get(each.name, {}).keys()):
-                file.unlink(missing_ok=True)
+        for number, each in files.items():
+            if number != self._number and needed.isdisjoint(each.given | self._drained.get(each.name, {}).keys()):
+                self._folder.delete(each.files)
 
     def follow(self) -> None:
         if time.monotonic() >= self._acknowledge_at:
@@ -132,10 +138,9 @@ class RecordedCounts(GivenCounts):
         Args:
             deployments: those whose counts are known; what is known of others is forgotten.
         """
-        note = self._path / "drained.json"
         known: dict[str, dict[Substream, int]] = {
             deployment: {Substream(*key): elements for key, elements in entries}
-            for deployment, entries in (read_json(note) or {}).items()
+            for deployment, entries in (self._folder.read(_DRAINED) or {}).items()
             if deployment in deployments
         }
         events, last = self._run.events(self._subscription.acknowledged, None, [segment])
@@ -149,8 +154,8 @@ class RecordedCounts(GivenCounts):
             ):
                 substream = Substream(kind.scope, kind.name, kind.end_time)
                 known.setdefault(event.deployment, {})[substream] = kind.elements
-        write_json(
-            note,
+        self._folder.put(
+            _DRAINED,
             {
                 deployment: [[list(substream), elements] for substream, elements in entries.items()]
                 for deployment, entries in known.items()
@@ -159,12 +164,9 @@ class RecordedCounts(GivenCounts):
         self._subscription.ack(last)
         return known
 
-    def _append(self, lines: Iterable[Any]) -> None:
-        with open(self._file, "a", encoding="utf-8") as file:
-            # Each line begins with a newline, since the line before it may not have been written completely.
-            file.writelines("\n" + json.dumps(line, separators=(",", ":")) for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
+    def _write(self, given: Iterable[Substream]) -> None:
+        piece = [self._run.deployment, self._run.incarnation, *map(list, given)]
+        self._folder.put(f"{self._number:06d}-{uuid.uuid4().hex[:8]}.json", piece)
 
 
 def _taken(deployments: Iterable[tuple[Set[Substream], Mapping[Substream, int]]]) -> dict[Substream, int]:
@@ -186,18 +188,33 @@ def _taken(deployments: Iterable[tuple[Set[Substream], Mapping[Substream, int]]]
     return {substream: released[substream] for substream in open_since}
 
 
-def _read(file: Path) -> _Deployment:
-    """Return what a deployment was given; a line that was being written when its driver died is not there."""
+def _deployments(folder: Folder) -> dict[int, _Deployment]:
+    """Return what each deployment was given, by its number, in their order."""
+    files: dict[int, list[str]] = {}
+    for name in sorted(folder.names()):
+        if found := _FILE.fullmatch(name):
+            files.setdefault(int(found[1]), []).append(name)
+    return {number: _read(folder, names) for number, names in sorted(files.items())}
+
+
+def _read(folder: Folder, names: list[str]) -> _Deployment:
     name, incarnation, substreams = "", 0, set()
-    for line in file.read_text(encoding="utf-8").split("\n"):
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError:
-            continue
+    for value in (value for each in names for value in _values(folder, each)):
         if isinstance(value, str):
             name = value
         elif isinstance(value, int):
             incarnation = value
         else:
             substreams.add(Substream(*value))
-    return _Deployment(name, incarnation, substreams)
+    return _Deployment(name, incarnation, substreams, names)
+
+
+def _values(folder: Folder, name: str) -> Iterable[Any]:
+    """Yield what is in a file; in one of version 0.2, a line that was being written when its driver died is not
+    there."""
+    if name.endswith(".json"):
+        yield from folder.read(name) or ()
+        return
+    for line in (folder.content(name) or b"").decode().split("\n"):
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)

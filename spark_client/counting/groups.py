@@ -7,7 +7,6 @@ a batch on the driver.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -20,9 +19,11 @@ from spark_client.errors import TrackingError
 from spark_client.fronts.front import Group
 from spark_client.plan.layouts import RowLayout
 from spark_client.plan.streams import Direction
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substreams
 from tracker.client import Report
 
+Dataset: TypeAlias = Any  #: of Arrow, which has no types
 Key: TypeAlias = tuple[Any, Any]  #: scope, and name or end in microseconds; None where the column is null
 
 _FEW: Final = 4_000_000  #: rows up to which counting them here costs less than a Spark job does
@@ -79,13 +80,13 @@ def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Colum
     return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in collected), rule)
 
 
-def in_files(path: Path, layout: RowLayout, rows: Callable[[], DataFrame]) -> list[Group]:
+def in_files(folder: Folder, layout: RowLayout, rows: Callable[[], DataFrame]) -> list[Group]:
     """Count tracked rows that were just written: here, if they are few, and natively if they are many.
 
     Args:
         rows: gives the same as a DataFrame, which takes Spark a while.
     """
-    written = files(path, layout.texts)
+    written = files(folder, layout.texts)
     if written.count_rows() > _FEW:
         return by_substream(rows(), layout.rule, {}, labels=True)
     counted: dict[Key, tuple[int, int]] = {}
@@ -94,11 +95,12 @@ def in_files(path: Path, layout: RowLayout, rows: Callable[[], DataFrame]) -> li
     return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), layout.rule)
 
 
-def files(path: Path, texts: Sequence[str] = ()) -> Any:
-    """Return the Parquet files that a batch has written into a directory, as a dataset of Arrow.
+def files(folder: Folder, texts: Sequence[str] = (), names: Sequence[str] = ()) -> Dataset:
+    """Return the Parquet files that a batch has written into a folder, as a dataset of Arrow.
 
     Args:
         texts: columns of strings that are wanted as dictionaries, as they are in the files.
+        names: of the files; none: all that the folder holds.
     """
     import pyarrow.dataset as ds  # type: ignore[import-untyped]  # which tasks of a probe need not load
 
@@ -106,7 +108,10 @@ def files(path: Path, texts: Sequence[str] = ()) -> Any:
         coerce_int96_timestamp_unit="us",  # Spark writes Parquet's oldest form of timestamps by default
         dictionary_columns=list(texts),
     )
-    return ds.dataset(str(path), format=form, exclude_invalid_files=False, ignore_prefixes=["_", "."])
+    if folder.path is not None:
+        return ds.dataset(str(folder), format=form, exclude_invalid_files=False, ignore_prefixes=["_", "."])
+    pieces = [form.make_fragment(pa.BufferReader(folder.content(file))) for file in names or folder.files()]
+    return ds.FileSystemDataset(pieces, pieces[0].physical_schema if pieces else pa.schema([]), form)
 
 
 # ---------------------------------------------------------------- folding

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 from spark_client.advice import advice, explained
 from spark_client.errors import TrackingError, torn
 from spark_client.fronts.front import LiveFront
 from spark_client.plan.batches import BatchId
-from spark_client.storage.directories import read_json, write_json
+from spark_client.storage.folder import Folder
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient, JobProducer
 from spark_client.trackers.places import Place
@@ -44,6 +43,7 @@ from tracker.contract.refusal import Refusal
 _log = logging.getLogger("spark_client")
 
 DRIVER_UNIT = "driver"
+_LOG = "log.json"  #: of a checkpoint: the name of the job's log
 BETWEEN = ".between"  #: after a query's id: the producer of what it sends on between two batches
 ONE_ATTEMPT = 5.0  #: seconds that an attempt may take that its caller makes again
 
@@ -95,20 +95,18 @@ class Run:
         self._between: Run | None = None
         self.acts = 0  #: that are published, if results are sent on
 
-    def check_log(self, note: Path) -> None:
+    def check_log(self, checkpoint: Folder) -> None:
         """Check whether the tracker is the one that the query's checkpoint is about, and has not lost what it knew.
-
-        Args:
-            note: a file of the checkpoint, which has the name of the job's log.
 
         Raises:
             TrackingError: it knows nothing of the batches that Spark has committed, or the note is missing.
         """
-        known = read_json(note)
+        own = checkpoint / "tracker"
+        known = own.read(_LOG)
         if known is None and self.resume_epoch:
-            raise torn(f"{note} is missing", self.resume_epoch, note.parent.parent)
+            raise torn(f"{own.url(_LOG)} is missing", self.resume_epoch, checkpoint)
         if not self.resume_epoch:
-            write_json(note, self.place.log_id)
+            own.put(_LOG, self.place.log_id)
         elif known != self.place.log_id:
             what_to_do = advice("LOG_CHANGED", "", self.job, self.client.command_options)
             raise TrackingError(f"LOG_CHANGED: the job's log is {self.place.log_id!r}, and was {known!r}. {what_to_do}")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 from spark_client.datasource.offsets import Offset, kept_from, offset_of, oldest, place_of, read_between
@@ -14,6 +13,7 @@ from spark_client.datasource.options import ReaderOptions, explained
 from spark_client.datasource.rows import event_row
 from spark_client.spark_internals.checkpoints import last_commit, query_id
 from spark_client.spark_internals.readers import LastingReader
+from spark_client.storage.folder import Folder
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
@@ -28,7 +28,7 @@ _OF_RETENTION: Final = 0.2  #: or this part of the job's retention, if that is l
 _Rows = tuple[Iterator[tuple[Any, ...]], Offset]
 
 
-def await_commits(client: JobClient, job: str, checkpoint: Path, seconds: float) -> None:
+def await_commits(client: JobClient, job: str, checkpoint: Folder, seconds: float) -> None:
     """Wait until the tracker has learnt of all that Spark has committed of a query.
 
     Args:
@@ -223,7 +223,7 @@ class OwnEnds(EventStream):
         """The run takes the ends that its own batches bring about, too."""
 
     def read(self, start: Offset) -> _Rows:
-        options, checkpoint = self._options, Path(self._options.awaits)
+        options, checkpoint = self._options, Folder(self._options.awaits)
         last = last_commit(checkpoint)
         if last != self._caused:
             with explained(options.job):

@@ -7,11 +7,9 @@ lays them out.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -25,16 +23,11 @@ from spark_client.plan import jsonrows
 from spark_client.plan.labels import child_label
 from spark_client.plan.layouts import DerivedLayout, Reader, RowLayout, layout_of
 from spark_client.plan.streams import Direction
+from spark_client.spark_internals.stores import parquet
 from spark_client.storage.directories import (
-    check_store,
-    local_path,
     parquet_of,
-    publish,
-    read_json,
-    sweep,
-    write_json,
-    write_parquet,
 )
+from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import Belonging
 from spark_client.windows.substreams import TRACKER_TYPE, Substreams
 
@@ -50,7 +43,7 @@ class Channel(ABC):
     """Way of a segment's rows from the queries that send to the one that receives.
 
     Args:
-        path: a directory for what the channel has to keep, on a file system that its users share.
+        path: for what the channel has to keep, in a store that its users share.
 
     Attributes:
         exact: whether a plain stream of its rows (`native`) has each row once.
@@ -58,9 +51,9 @@ class Channel(ABC):
 
     exact: bool
 
-    def __init__(self, segment: str, path: str | os.PathLike[str]) -> None:
+    def __init__(self, segment: str, path: Folder) -> None:
         self.segment = segment
-        self.path = local_path(path, f"the path of channel {segment!r},")
+        self.path = path
         self._children: dict[tuple[tuple[str, ...], DerivedLayout | None], list[Column]] = {}
         self._readers: dict[RowLayout, Reader] = {}
 
@@ -81,9 +74,9 @@ class Channel(ABC):
         described = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
         if layout is not None and layout.fits(schema):
             described["told"] = {"scope": layout.scope, "key": layout.key}
-        known = read_json(self.path / _DESCRIPTION)
+        known = self.path.read(_DESCRIPTION)
         if known is None:
-            write_json(self.path / _DESCRIPTION, described)
+            self.path.put(_DESCRIPTION, described)
             return
         known["substreams"] = Substreams.from_json(known["substreams"]).to_json()  # it may be an earlier version's
         if _unordered(known) != _unordered(described):
@@ -112,20 +105,20 @@ class Channel(ABC):
         return layout_of(Substreams.from_json(known["substreams"]), known.get("told"))
 
     def _known(self) -> dict[str, Any]:
-        known: dict[str, Any] | None = read_json(self.path / _DESCRIPTION)
+        known: dict[str, Any] | None = self.path.read(_DESCRIPTION)
         if known is None:
             raise UsageError(
                 f"channel {self.segment!r} at {self.path} has no sender yet, so its columns are not known: build the "
                 "query that writes to it first (….writeStream.channel(…)), or start the job that does"
             )
         if known["segment"] != self.segment:
-            raise UsageError(f"the directory {self.path} is of channel {known['segment']!r}, not of {self.segment!r}")
+            raise UsageError(f"the folder {self.path} is of channel {known['segment']!r}, not of {self.segment!r}")
         return known
 
     @abstractmethod
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Path:
+    ) -> Folder:
         """Send an epoch's rows, as children of those they were made of; again the same ones if it is repeated.
 
         Args:
@@ -134,7 +127,7 @@ class Channel(ABC):
             layout: whose key columns are known to name each row's substream; None: they may have changed.
 
         Returns:
-            The directory of files with what is to be counted as sent: see `layout` and `in_files`.
+            The folder of files with what is to be counted as sent: see `layout` and `in_files`.
         """
 
     @abstractmethod
@@ -180,27 +173,33 @@ class Channel(ABC):
         return spark.readStream.schema(schema).parquet(str(self.path))
 
     def check_store(self) -> None:
-        """Check whether its directory is on a file system that can do what is relied on.
+        """Check whether its store can do what is relied on.
 
         Raises:
-            UsageError: it is not.
+            UsageError: it cannot.
         """
-        check_store(self.path, f"the path of channel {self.segment!r},")
+        self.path.check(f"the path of channel {self.segment!r},")
 
     def publish_children(
-        self, target: Path, rows: DataFrame, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> None:
-        """Publish rows with labels of their own, as the channel's columns say, unless they were published before."""
+        self, outbox: Folder, epoch: int, rows: DataFrame, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
+    ) -> Folder:
+        """Publish rows with labels of their own, as the channel's columns say, unless they were published before.
+
+        Returns:
+            The folder that has them.
+        """
         children = self.carried(rows).select(*self._children_of(ordinal, layout))
 
-        def write(path: str) -> None:
-            write_parquet(children)(path)
-            self.check(Path(path))
+        def write(folder: Folder) -> Sequence[str] | None:
+            made = parquet(children)(folder)
+            self.check(folder)
+            return made
 
-        if not publish(target, write):
+        if not outbox.publish(epoch_name(epoch), write):
             children.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
+        return outbox / epoch_name(epoch)
 
-    def check(self, path: Path) -> None:  # noqa: B027 - most have nothing to look for
+    def check(self, folder: Folder) -> None:  # noqa: B027 - most have nothing to look for
         """Look at an epoch's files before anybody else can.
 
         Raises:
@@ -251,8 +250,8 @@ class Channel(ABC):
             self._children[ordinal, layout] = self.layout.to_files(own, label, layout)
         return self._children[ordinal, layout]
 
-    def in_files(self, spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
-        """Return the rows of directories that `publish_children` has made."""
+    def in_files(self, spark: SparkSession, paths: Sequence[Folder]) -> DataFrame:
+        """Return the rows of folders that `publish_children` has made."""
         return self.of_files(lambda schema: parquet_of(spark, schema).parquet(*map(str, paths)))
 
     def of_files(self, read: Callable[[T.StructType], DataFrame]) -> DataFrame:
@@ -286,28 +285,29 @@ class JsonChannel(Channel):
         return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
 
     def begun(self, sender: str, epoch: int) -> bool:
-        return self._kept(sender, epoch).is_dir()
+        return self._outbox(sender).is_published(epoch_name(epoch))
 
     def sweep(self, sender: str) -> None:
-        sweep(self._outbox(sender))
+        self._outbox(sender).sweep()
 
     def publish_epoch(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None
-    ) -> tuple[Path, DataFrame]:
-        """Publish an epoch's rows in the outbox, and return their directory and the rows that are in it."""
-        target = self._kept(sender, epoch)
-        self.publish_children(target, rows, ordinal, layout)
+    ) -> tuple[Folder, DataFrame]:
+        """Publish an epoch's rows in the outbox, and return their folder and the rows that are in it."""
+        target = self.publish_children(self._outbox(sender), epoch, rows, ordinal, layout)
         return target, self.in_files(rows.sparkSession, [target])
 
-    def before(self, sender: str, epoch: int) -> list[Path]:
-        """Return the directories of earlier epochs that the outbox has, in order."""
-        return sorted(path for path in self._outbox(sender).glob("[0-9]*") if int(path.name) < epoch)
+    def before(self, sender: str, epoch: int) -> list[str]:
+        """Return the names of earlier epochs that the outbox has, in order."""
+        return [name for name in self._outbox(sender).published() if int(name) < epoch]
 
-    def _kept(self, sender: str, epoch: int) -> Path:
-        return self._outbox(sender) / f"{epoch:012d}"
-
-    def _outbox(self, sender: str) -> Path:
+    def _outbox(self, sender: str) -> Folder:
         return self.path / "outbox" / sender
+
+
+def epoch_name(epoch: int) -> str:
+    """Return the name of the folder that has a sender's epoch."""
+    return f"{epoch:012d}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ Nothing here knows of Kafka, nor of the tracker.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,12 +24,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import TRACKER
 from spark_client.counting.groups import files, fold_labels
 from spark_client.errors import TrackingError
-from spark_client.storage.directories import parquet_of, publish, read_json, remove, write_json, write_parquet
+from spark_client.spark_internals.stores import parquet
+from spark_client.storage.directories import parquet_of
+from spark_client.storage.folder import Folder
 
 #: The column that says what a record's epoch of the sender consists of: the JSON of a `Sending`, the same in all
 #: records of the epoch, so that it is read once and not once a record.
 SENDING: Final = "_tracker_sending"
 
+_VERSION: Final = re.compile(r"version-(\d+)\.json")
 _LABEL: Final = ("_sending", "_label")
 
 
@@ -79,11 +82,11 @@ class ReceivedOnce:
     """Rows received by one query from one channel.
 
     Args:
-        path: of its state, which is this receiver's alone.
+        folder: of its state, which is this receiver's alone.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
         self._epoch: int | None = None  # the batch after which the version in hand holds
         self._complete: dict[str, list[list[int]]] = {}  # by sender: ranges of epochs, first and last
         self._incomplete: dict[SenderEpoch, Incomplete] = {}
@@ -142,9 +145,10 @@ class ReceivedOnce:
         if known:
             before = self._kept(records.sparkSession, sorted(known))
             fresh = fresh.join(before, list(_LABEL), "left_anti")
-        target = self._part(epoch)
-        publish(target, write_parquet(fresh))  # a replay has the same records: what its first attempt wrote stands
-        table = files(target).to_table().combine_chunks()
+        part = _part(epoch)
+        # A replay has the same records: what its first attempt wrote stands.
+        self._folder.publish(part, parquet(fresh))
+        table = files(self._folder / part).to_table().combine_chunks()
         batch_key, labels = table[_LABEL[0]], table[_LABEL[1]]
         taken = fold_labels(*[c.combine_chunks() for c in (batch_key, batch_key, labels)]) if table.num_rows else {}
         doubled = []
@@ -155,7 +159,7 @@ class ReceivedOnce:
             incomplete = self._incomplete.setdefault(sending.key, Incomplete())
             incomplete.labels += new
             incomplete.xor ^= xor
-            incomplete.parts.append(target.name)
+            incomplete.parts.append(part)
             if incomplete.labels > sending.rows or (
                 incomplete.labels == sending.rows and incomplete.xor != sending.xor
             ):
@@ -168,12 +172,12 @@ class ReceivedOnce:
         """Return one record for each label that is new with this batch."""
         batch_key, label = _LABEL
         keyed = records.withColumns({batch_key: F.col(SENDING), label: F.col(f"{TRACKER}.label")})
-        fresh = self._kept(records.sparkSession, [self._part(epoch).name])
+        fresh = self._kept(records.sparkSession, [_part(epoch)])
         return keyed.join(fresh, list(_LABEL), "left_semi").dropDuplicates(list(_LABEL)).drop(*_LABEL)
 
     def _kept(self, spark: SparkSession, parts: Iterable[str]) -> DataFrame:
         schema = f"{_LABEL[0]} string, {_LABEL[1]} long"
-        return parquet_of(spark, schema).parquet(*[str(self._path / name) for name in parts])
+        return parquet_of(spark, schema).parquet(*map(self._folder.url, parts))
 
     # ---------------------------------------------------------------- complete epochs
 
@@ -198,13 +202,13 @@ class ReceivedOnce:
         if self._epoch is not None and self._epoch < epoch:
             return
         before = max((number for number in self._versions() if number < epoch), default=None)
-        version = {} if before is None else read_json(self._version(before))
+        version = {} if before is None else self._folder.read(_version(before))
         # Earlier releases published no version with a batch without records, and none of theirs is marked so.
         if epoch and (before is None or (before != epoch - 1 and version.get("each_batch"))):
             found = "missing" if before is None else f"that of batch {before}"
             raise TrackingError(
-                f"the labels of received rows in {self._path} are {found}, and Spark goes on with batch {epoch}: "
-                "copies could be taken for rows. Nothing of this batch was taken in. Put back the channel's directory "
+                f"the labels of received rows in {self._folder} are {found}, and Spark goes on with batch {epoch}: "
+                "copies could be taken for rows. Nothing of this batch was taken in. Put back the channel's folder "
                 "and the query's checkpoint as they were at one time; or start the query with a new checkpoint, which "
                 "reads the topic anew"
             )
@@ -218,26 +222,27 @@ class ReceivedOnce:
             "complete": self._complete,
             "incomplete": [[list(key), asdict(content)] for key, content in self._incomplete.items()],
         }
-        write_json(self._version(epoch), version)
+        self._folder.put(_version(epoch), version)
         self._epoch = epoch
         earlier = [number for number in self._versions() if number < epoch]
-        for number in earlier[:-1]:
-            self._version(number).unlink(missing_ok=True)
-        before = read_json(self._version(earlier[-1])) if earlier else None
+        self._folder.delete(map(_version, earlier[:-1]))
+        before = self._folder.read(_version(earlier[-1])) if earlier else None
         contents = [*self._incomplete.values(), *(Incomplete(**c) for _, c in (before or {}).get("incomplete", []))]
-        needed = {part for content in contents for part in content.parts} | {self._part(epoch).name}
-        for part in self._path.glob("labels-*"):
-            if part.name < self._part(epoch).name and part.name not in needed:
-                remove(part)
-
-    def _part(self, epoch: int) -> Path:
-        return self._path / f"labels-{epoch:012d}"
-
-    def _version(self, epoch: int) -> Path:
-        return self._path / f"version-{epoch:012d}.json"
+        needed = {part for content in contents for part in content.parts} | {_part(epoch)}
+        for part in self._folder.published():
+            if part < _part(epoch) and part not in needed:
+                self._folder.unpublish(part)
 
     def _versions(self) -> list[int]:
-        return sorted(int(path.stem.removeprefix("version-")) for path in self._path.glob("version-*.json"))
+        return sorted(int(found[1]) for name in self._folder.names() if (found := _VERSION.fullmatch(name)))
+
+
+def _part(epoch: int) -> str:
+    return f"labels-{epoch:012d}"
+
+
+def _version(epoch: int) -> str:
+    return f"version-{epoch:012d}.json"
 
 
 def _labels(records: DataFrame) -> DataFrame:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +23,7 @@ from spark_client.plan.batches import BatchId, Counted, SetAside
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.streams import Direction
+from spark_client.storage.folder import Folder
 
 HIDDEN: Final = ("_scope", "_key")  #: the columns of early results that no reader is given
 
@@ -89,7 +89,7 @@ class Opening:
             fails.
     """
 
-    checkpoint: Path
+    checkpoint: Folder
     probe: Callable[[str, Direction, BatchId], ExecutorProbe] | None = None
     aside: SetAside | None = None
 
@@ -113,7 +113,7 @@ class Destination(ABC):
             UsageError: something could not.
         """
 
-    def directories(self) -> Iterator[tuple[str, Path]]:
+    def directories(self) -> Iterator[tuple[str, Folder]]:
         """Yield the directories that are written, each after its name for a message."""
         yield from ()
 
@@ -154,6 +154,7 @@ class Written(NamedTuple):
 
     Attributes:
         place: a path or URI, which has a slash, or a name in a catalog.
+        folder: that place, for formats of files; None: it may be a name in a catalog.
         early: where early results are, beside the table; None: there are none.
     """
 
@@ -161,4 +162,5 @@ class Written(NamedTuple):
     file_format: str
     options: Mapping[str, str]
     partition_by: tuple[str, ...]
-    early: Path | None = None
+    folder: Folder | None = None
+    early: Folder | None = None

@@ -7,10 +7,8 @@ epochs (`epochs`); the rows themselves are read natively, with columns pruned.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -19,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import check_types, parallelism
-from spark_client.destinations.channel import Channel
+from spark_client.destinations.channel import Channel, epoch_name
 from spark_client.destinations.epochs import EpochStore, epochs_of
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
-from spark_client.storage.directories import remove, sweep
+from spark_client.storage.folder import Folder
 
 _AT_ONCE: Final = 10_000  #: rows that a task holds, and hands to Spark, at once
 
@@ -37,7 +35,7 @@ class FileChannel(Channel):
 
     exact = True
 
-    def __init__(self, segment: str, path: str | os.PathLike[str], keep: bool = False) -> None:
+    def __init__(self, segment: str, path: Folder, keep: bool = False) -> None:
         super().__init__(segment, path)
         self._keep = keep
 
@@ -46,62 +44,53 @@ class FileChannel(Channel):
 
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Path:
-        target = self.path / sender / f"{epoch:012d}"
-        self.publish_children(target, rows, ordinal, layout)
-        return target
+    ) -> Folder:
+        return self.publish_children(self.path / sender, epoch, rows, ordinal, layout)
 
     def begun(self, sender: str, epoch: int) -> bool:
-        return (self.path / sender / f"{epoch:012d}").is_dir()
+        return (self.path / sender).is_published(epoch_name(epoch))
 
     def sweep(self, sender: str) -> None:
-        sweep(self.path / sender)
+        (self.path / sender).sweep()
 
     def stream(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
-        return epochs_of(spark, self.segment, _Directories(self.path), max_epochs, self._keep)
+        return epochs_of(spark, self.segment, _Folders(self.path), max_epochs, self._keep)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
         if not published:
             return None
         return self.in_files(
-            batch.sparkSession, [self.path / sender / f"{number:012d}" for sender, number in published]
+            batch.sparkSession, [self.path / sender / epoch_name(number) for sender, number in published]
         )
 
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
         return self.of_files(lambda schema: _rows_of(self.stream(spark, max_epochs), self.path, schema))
 
 
-class _Directories(EpochStore):
-    """A directory for each sender, and in it one for each epoch."""
+class _Folders(EpochStore):
+    """A folder for each sender, and in it one for each epoch."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
 
     def __str__(self) -> str:
-        return str(self._path)
+        return str(self._folder)
 
     def senders(self) -> list[str]:
-        try:
-            with os.scandir(self._path) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "_.")
-        except FileNotFoundError:
-            return []
+        return [name[:-1] for name in self._folder.names() if name[-1] == "/" and name[0] not in "_."]
 
     def published(self, sender: str, after: int) -> list[int]:
-        try:
-            names = os.listdir(self._path / sender)
-        except FileNotFoundError:
-            return []
-        return sorted(epoch for name in names if name.isdigit() and (epoch := int(name)) > after)
+        names = (self._folder / sender).published()
+        return [epoch for name in names if name.isdigit() and (epoch := int(name)) > after]
 
     def discard(self, sender: str, before: int) -> None:
         for epoch in self.published(sender, -1):
             if epoch < before:
-                remove(self._path / sender / f"{epoch:012d}")
+                (self._folder / sender).unpublish(epoch_name(epoch))
 
 
-def _rows_of(epochs: DataFrame, path: Path, schema: T.StructType) -> DataFrame:
+def _rows_of(epochs: DataFrame, folder: Folder, schema: T.StructType) -> DataFrame:
     """Return the rows in the files of epochs, a task for each of some files.
 
     Spark makes the plan of such a query once, so that it cannot be given a batch's directories; and a stream of files
@@ -110,26 +99,26 @@ def _rows_of(epochs: DataFrame, path: Path, schema: T.StructType) -> DataFrame:
 
     Args:
         epochs: ``sender``, ``epoch``: a stream.
-        path: of the channel: with a directory for each sender, and in it one for each epoch.
+        folder: of the channel: with a folder for each sender, and in it one for each epoch.
 
     Raises:
         UsageError: columns that tasks in Python cannot read.
     """
-    found = epochs.mapInArrow(_Finds(path), "file string")
+    found = epochs.mapInArrow(_Finds(folder), "file string")
     spread = found.repartition(parallelism(epochs.sparkSession))
-    return spread.mapInArrow(_Reads(_in_arrow(schema)), schema)
+    return spread.mapInArrow(_Reads(folder, _in_arrow(schema)), schema)
 
 
 @dataclass(frozen=True)
 class _Finds:
     """The files of epochs."""
 
-    path: Path
+    folder: Folder
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            directories = [self.path / row["sender"] / f"{row['epoch']:012d}" for row in batch.to_pylist()]
-            found = sorted(str(file) for each in directories for file in each.iterdir() if file.name[0] not in "_.")
+            folders = [f"{row['sender']}/{epoch_name(row['epoch'])}" for row in batch.to_pylist()]
+            found = [f"{each}/{file}" for each in folders for file in (self.folder / each).files()]
             yield pa.RecordBatch.from_pydict({"file": pa.array(found, pa.string())})
 
 
@@ -137,14 +126,17 @@ class _Finds:
 class _Reads:
     """The rows of files; columns that a file is without are null."""
 
+    folder: Folder
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for path in batch.column(0).to_pylist():
+            for name in batch.column(0).to_pylist():
+                path = self.folder.path
+                file = path / name if path is not None else pa.BufferReader(self.folder.content(name))
                 # Spark writes Parquet's oldest form of timestamps, unless told otherwise.
-                with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-                    for rows in file.iter_batches(_AT_ONCE):
+                with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+                    for rows in opened.iter_batches(_AT_ONCE):
                         yield self._conformed(rows)
 
     def _conformed(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -14,9 +14,7 @@ Needs Spark's Kafka connector on the JVM's side; see docs/howto/channels.md.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -32,7 +30,7 @@ from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
 from spark_client.storage import topics
-from spark_client.storage.directories import read_json, remove, write_json
+from spark_client.storage.folder import Folder
 
 _EPOCH_HEADER: Final = "tracker-epoch"
 _SENT: Final = "_sent.json"
@@ -62,7 +60,7 @@ class KafkaChannel(JsonChannel):
     Args:
         topic: that has to be there.
         servers: the brokers' addresses, ``host:port,host:port``.
-        path: a directory of the channel's own, for its outbox and for what it remembers of what was received.
+        path: a folder of the channel's own, for its outbox and for what it remembers of what was received.
         deduplicate: whether the receiver drops copies.
         options: of Spark's Kafka source and sink: ``maxOffsetsPerTrigger``, ``kafka.security.protocol``, …
 
@@ -75,7 +73,7 @@ class KafkaChannel(JsonChannel):
         segment: str,
         topic: str,
         servers: str,
-        path: str | os.PathLike[str],
+        path: Folder,
         deduplicate: bool = True,
         options: Mapping[str, str] | None = None,
     ) -> None:
@@ -93,10 +91,10 @@ class KafkaChannel(JsonChannel):
 
     # ---------------------------------------------------------------- sending
 
-    def check(self, path: Path) -> None:
+    def check(self, folder: Folder) -> None:
         spark = SparkSession.getActiveSession()
         assert spark is not None  # the program's: a batch runs in one that has it
-        rows, _, labels = _labels_of(path, lambda: self.in_files(spark, [path]), self.layout)
+        rows, _, labels = _labels_of(folder, lambda: self.in_files(spark, [folder]), self.layout)
         if labels < rows:
             raise self._doubled(rows, labels)
 
@@ -116,7 +114,7 @@ class KafkaChannel(JsonChannel):
 
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Path:
+    ) -> Folder:
         target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
         sending = self._sending(target, published, sender, epoch)
         if sending is not None:
@@ -124,19 +122,18 @@ class KafkaChannel(JsonChannel):
         self._tidy(sender, epoch)
         return target
 
-    def _sending(self, target: Path, published: DataFrame, sender: str, epoch: int) -> Sending | None:
+    def _sending(self, target: Folder, published: DataFrame, sender: str, epoch: int) -> Sending | None:
         """Return what the epoch consists of, written down beside it; None: nothing."""
-        described = read_json(target / _SENT)
+        described = target.read(_SENT)
         if described is None:
             rows, xor, labels = _labels_of(target, lambda: published, self.layout)
             if rows == 0:
                 return None
             if labels < rows:  # an earlier release has published it
                 raise self._doubled(rows, labels)
-            before = [int(note.parent.name) for note in target.parent.glob(f"[0-9]*/{_SENT}")]
-            after = max((number for number in before if number < epoch), default=None)
+            after = max(map(int, self._with_rows(sender, epoch)), default=None)
             described = {"sender": sender, "epoch": epoch, "after": after, "rows": rows, "xor": xor}
-            write_json(target / _SENT, described)
+            target.put(_SENT, described)
         return Sending(**described)
 
     def _records(self, published: DataFrame, sending: Sending) -> DataFrame:
@@ -158,11 +155,14 @@ class KafkaChannel(JsonChannel):
 
     def _tidy(self, sender: str, epoch: int) -> None:
         """Remove what was sent and committed, but for the last epoch that had rows: the next one refers to it."""
-        earlier = self.before(sender, epoch)
-        last = next((path for path in reversed(earlier) if (path / _SENT).exists()), None)
-        for path in earlier:
-            if path != last:
-                remove(path)
+        last = self._with_rows(sender, epoch)[-1:]
+        for name in self.before(sender, epoch):
+            if name not in last:
+                self._outbox(sender).unpublish(name)
+
+    def _with_rows(self, sender: str, epoch: int) -> list[str]:
+        """Return the names of earlier epochs in the outbox that had rows, in order."""
+        return [name for name in self.before(sender, epoch) if (self._outbox(sender) / name).read(_SENT) is not None]
 
     # ---------------------------------------------------------------- receiving
 
@@ -219,9 +219,9 @@ def _value_of(place: int, name: str) -> Column:
     return F.when(header["key"] == F.lit(name), header["value"].cast("string"))
 
 
-def _labels_of(path: Path, rows: Callable[[], DataFrame], layout: RowLayout) -> tuple[int, int, int]:
+def _labels_of(folder: Folder, rows: Callable[[], DataFrame], layout: RowLayout) -> tuple[int, int, int]:
     """Return how many rows there are, the XOR of their labels, and how many different labels."""
-    written = files(path)
+    written = files(folder)
     if written.count_rows() > _FEW:
         label = F.col(f"{TRACKER}.label")
         found = rows().agg(F.count("*"), F.bit_xor(label), F.count_distinct(label)).collect()[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -14,14 +13,16 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.counting.groups import files, in_files
 from spark_client.counting.probes import ExecutorProbe
-from spark_client.destinations.channel import Channel, DoubledLabelsError
+from spark_client.destinations.channel import Channel, DoubledLabelsError, epoch_name
 from spark_client.destinations.destination import Destination, Opening, Output
 from spark_client.errors import UsageError
 from spark_client.fronts.front import Group
 from spark_client.plan.batches import BatchId, Counted, SetAside, computed_once
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
-from spark_client.storage.directories import parquet_of, publish, remove, sweep, write_parquet
+from spark_client.spark_internals.stores import parquet
+from spark_client.storage.directories import parquet_of
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Ability
 
 _ROUTE: Final = "_tracker_route"
@@ -45,7 +46,7 @@ class ChannelDestination(Destination):
         for channel, _ in self.routes:
             channel.check_session(spark)
 
-    def directories(self) -> Iterator[tuple[str, Path]]:
+    def directories(self) -> Iterator[tuple[str, Folder]]:
         for channel, _ in self.routes:
             yield f"channel {channel.segment!r}", channel.path
 
@@ -158,16 +159,16 @@ class RoutedOutput:
 
     Args:
         routes: conditions, each with the channel for rows that meet it and none before it.
-        path: where an epoch's rows are kept until the next ones are sent.
+        folder: where an epoch's rows are kept until the next ones are sent.
     """
 
     concurrent = False
     reads_all = True
     completes = False
 
-    def __init__(self, routes: Sequence[tuple[Column, ChannelOutput]], path: Path) -> None:
+    def __init__(self, routes: Sequence[tuple[Column, ChannelOutput]], folder: Folder) -> None:
         self._routes = routes
-        self._path = path
+        self._folder = folder
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
         epoch = batch.epoch
@@ -177,31 +178,33 @@ class RoutedOutput:
         dealt = rows.withColumn(_ROUTE, route)
         for _, output in self._routes:
             dealt = output.carried(dealt)  # what is dealt out here stands
-        target = self._path / f"{epoch:012d}"
 
-        def write(path: str) -> None:
-            write_parquet(dealt)(path)
-            written = parquet_of(rows.sparkSession, dealt.schema).parquet(path)
+        def write(folder: Folder) -> list[str]:
+            made = list(parquet(dealt)(folder) or ())
+            urls = [folder.url(file) for file in made] or [str(folder)]
+            written = parquet_of(rows.sparkSession, dealt.schema).parquet(*urls)
             for number, (_, output) in enumerate(self._routes):
                 output.check(written.where(F.col(_ROUTE) == number))
+            return made
 
-        if not publish(target, write):
+        if not self._folder.publish(epoch_name(epoch), write):
             dealt.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
+        target = self._folder / epoch_name(epoch)
         kept = parquet_of(rows.sparkSession, dealt.schema).parquet(str(target))
         taken = set(pc.unique(files(target).to_table(columns=[_ROUTE])[_ROUTE]).to_pylist())
         sent: dict[str, list[Group]] = {}
         for number, (_, output) in enumerate(self._routes):
             if number in taken:  # a loop would go on for ever with epochs that have no rows
                 sent.update(output.write(kept.where(F.col(_ROUTE) == number).drop(_ROUTE), batch))
-        for old in self._path.iterdir():
-            if old.name.isdigit() and int(old.name) < epoch:
-                remove(old)
+        for old in self._folder.published():
+            if old < target.name:
+                self._folder.unpublish(old)
         return sent
 
     def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
-        return (self._path / f"{epoch:012d}").is_dir()
+        return self._folder.is_published(epoch_name(epoch))
 
     def sweep(self, query: str) -> None:
-        sweep(self._path)
+        self._folder.sweep()
         for _, output in self._routes:
             output.sweep(query)

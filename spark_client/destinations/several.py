@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
@@ -12,6 +11,7 @@ from spark_client.destinations.destination import Destination, EarlyOutput, Open
 from spark_client.plan.batches import BatchId, Counted, computed_once
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
+from spark_client.storage.folder import Folder
 
 
 class SeveralDestinations(Destination):
@@ -28,7 +28,7 @@ class SeveralDestinations(Destination):
         for place in self.places.values():
             place.check(schema, release, spark)
 
-    def directories(self) -> Iterator[tuple[str, Path]]:
+    def directories(self) -> Iterator[tuple[str, Folder]]:
         for name, place in self.places.items():
             yield from ((f"{purpose} at {name!r}", path) for purpose, path in place.directories())
 

@@ -12,14 +12,12 @@ the database but a DB-API 2 connection with transactions.
 from __future__ import annotations
 
 import json
-import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -34,7 +32,7 @@ from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.tasks import spark_schema
 from spark_client.storage.databases import Connection, check_placeholder, check_transactions, in_statement
-from spark_client.storage.directories import remove
+from spark_client.storage.folder import Folder
 
 _PIECE: Final = 10_000  #: rows that a task sends, or holds, at once
 _ROW: Final = pa.schema(
@@ -115,7 +113,7 @@ class TableChannel(JsonChannel):
     Args:
         connect: makes a DB-API 2 connection that is not in autocommit mode; called in the driver and in executors.
         table: that `channel_tables` has made, as SQL takes its name.
-        path: a directory of the channel's own, for its outbox.
+        path: a folder of the channel's own, for its outbox.
         placeholder: how the driver writes a parameter: ``%s``, or ``?`` as sqlite3 does.
         keep: whether an epoch's rows stay in the table when they have been received.
     """
@@ -127,7 +125,7 @@ class TableChannel(JsonChannel):
         segment: str,
         connect: Callable[[], Connection],
         table: str,
-        path: str | os.PathLike[str],
+        path: Folder,
         placeholder: str = "%s",
         keep: bool = False,
     ) -> None:
@@ -143,7 +141,7 @@ class TableChannel(JsonChannel):
 
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Path:
+    ) -> Folder:
         target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
         if not self._store.ask("select part from {epochs} where sender = ? and epoch = ?", sender, epoch):
             own = [name for name in published.columns if name != TRACKER]
@@ -152,8 +150,8 @@ class TableChannel(JsonChannel):
             sent = published.select(*of_lineage, ends, jsonrows.to_json(own).alias("content"))
             pieces = sent.mapInArrow(_Sends(self._store, sender, epoch), "piece string").collect()
             self._enter(sender, epoch, [row["piece"] for row in pieces])
-        for path in self.before(sender, epoch):
-            remove(path)
+        for name in self.before(sender, epoch):
+            self._outbox(sender).unpublish(name)
         return target
 
     def _enter(self, sender: str, epoch: int, pieces: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import SparkSession
@@ -17,6 +16,7 @@ from pyspark.sql import SparkSession
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.front import AT_ONCE, Front, GivenCounts, Group, LiveFront, OpenRun, Promises, Rows
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Ability, Substream
 from tracker.client import Expected, Finish, Frontier
 from tracker.contract.promises import CommitPromise
@@ -151,7 +151,7 @@ class LiveCounts(LiveFront):
         """Return what is expected of a count now, after what a drain has released of it."""
         return max(0, count - (self._before.taken.get(substream, 0) if self._before is not None else 0))
 
-    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:
+    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:
         if self._before is not None:
             self._before.follow()
         super().look(checkpoint, epoch, at_once)

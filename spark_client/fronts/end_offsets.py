@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -22,6 +21,7 @@ from spark_client.fronts.front import Front, LiveFront
 from spark_client.spark_internals.checkpoints import positions
 from spark_client.storage import topics
 from spark_client.storage.directories import local_path, read_json, write_first
+from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import Condition
 
 Positions = Mapping[str, Mapping[str, int]]  #: by topic, then by partition, as Spark writes them
@@ -122,10 +122,10 @@ class _LiveEndOffsets(LiveFront):
     def __init__(self, front: EndOffsets) -> None:
         super().__init__(front)
         self._ends = front
-        self._seen: tuple[Path, int | None] | None = None
+        self._seen: tuple[Folder, int | None] | None = None
         self._finished = False
 
-    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
+    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
         if self._finished or (epoch is not None and self._seen == (checkpoint, epoch)):
             return
         self._seen = checkpoint, epoch
@@ -218,7 +218,7 @@ def _latest(spark: SparkSession, servers: str, asked: Set[str], options: Mapping
             query.awaitTermination()
         except Exception as error:
             raise TrackingError(f"the end offsets of {_listed(asked)} cannot be read: {error}") from error
-        found = positions(Path(directory), None)
+        found = positions(Folder(directory), None)
     if missing := asked - {name for name, partitions in (found[0] if found else {}).items() if partitions}:
         raise TrackingError(
             f"the end offsets of {_listed(missing)} cannot be read: Spark has found no partition of it. Give "

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
+from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import Condition
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Expected, Finish, Frontier, Report
@@ -271,7 +271,7 @@ class LiveFront:
     def begin(self, given: GivenCounts) -> None:
         """Learn what counts earlier deployments were given, when the query starts."""
 
-    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
+    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
         """Learn what is new where its promises come from, if it is time. A failing look is repeated for a minute.
 
         Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -170,9 +169,9 @@ class _AfterRun(LiveFront):
     def _note(self) -> str:
         return f"{self.front.name}.json"
 
-    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
+    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
         if self._folder is None:  # an earlier run may have died before its promise
-            self._folder = Folder(checkpoint / "tracker" / "frontiers")
+            self._folder = checkpoint / "tracker" / "frontiers"
             self._reached = {(name, scope): time for name, scope, time in self._folder.read(self._note) or []}
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:

@@ -11,7 +11,6 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -22,6 +21,7 @@ from spark_client.errors import UsageError
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.front import SourceRows
 from spark_client.spark_internals.checkpoints import FilesRead
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Ability, Substream
 
 ReadFiles: TypeAlias = Callable[[list[str]], DataFrame]
@@ -107,15 +107,16 @@ class LiveFiles(LiveCounts):
 
     def __init__(self, front: ByCount, spark: SparkSession) -> None:
         super().__init__(front, spark)
-        self._checkpoint = Path()  # of the query that reads its source
+        self._checkpoint: Folder | None = None  # of the query that reads its source
         self._places: dict[str, dict[Substream, int]] = {}
         self._changed = False
 
-    def look(self, checkpoint: Path, epoch: int | None, at_once: bool = False) -> None:
+    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:
         self._checkpoint = checkpoint
         super().look(checkpoint, epoch, at_once)
 
     def find(self) -> Found | None:
+        assert self._checkpoint is not None, "a query looks"
         there = self.visit(FilesRead(self._checkpoint))
         # What was found where nothing is any more is forgotten, as when another place has come instead.
         self._places = {place: counts for place, counts in self._places.items() if place in there}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -13,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName, named
-from spark_client.counting.groups import Key, files, fold_table, groups_of
+from spark_client.counting.groups import Dataset, Key, fold_table, groups_of
 from spark_client.fronts.front import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.releases import AS_OF, FINAL, REVISION, Measure, ReleasePlan
@@ -113,10 +112,10 @@ class Aggregation:
         """Return the partial rows of some parts of the state."""
         return parquet_of(spark, self.plan.part_schema).parquet(*paths)
 
-    def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> tuple[list[Group], int]:
+    def rollup(self, part: Dataset, measures: Sequence[str], labels: bool) -> tuple[list[Group], int]:
         """Return what a batch's partial rows, as written, say of its substreams; and how many they are."""
         columns = ["_scope", "_key", "_rows", *(["_xor"] if labels else []), *measures]
-        table = files(part).to_table(columns=columns)
+        table = part.to_table(columns=columns)
         folded = fold_table(table, "_xor" if labels else None, measures)
         return groups_of(folded.items(), self.rule), table.num_rows
 
@@ -196,11 +195,11 @@ class KeptRows(Aggregation):
         label = [F.col(f"{TRACKER}.label").alias("_xor")] if labels else []
         return rows.select(*self._grouping, *kept, F.lit(1).cast("bigint").alias("_rows"), *label)
 
-    def rollup(self, part: Path, measures: Sequence[str], labels: bool) -> tuple[list[Group], int]:
+    def rollup(self, part: Dataset, measures: Sequence[str], labels: bool) -> tuple[list[Group], int]:
         columns = ["_scope", "_key", "_rows", *(["_xor"] if labels else [])]
         folded: dict[Key, dict[str, Any]] = {}
         number = 0
-        for piece in files(part).to_batches(columns=columns):  # one after the other: there are as many as rows
+        for piece in part.to_batches(columns=columns):  # one after the other: there are as many as rows
             number += piece.num_rows
             for key, values in fold_table(pa.Table.from_batches([piece]), "_xor" if labels else None, measures).items():
                 had = folded.setdefault(key, {"_rows": 0, **({"_xor": 0} if labels else {})})

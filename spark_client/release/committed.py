@@ -23,9 +23,8 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.state_layout import can_read, differences, placed
 from spark_client.release.aggregation import aggregation_of
-from spark_client.release.parts import Part, Selection, located, versions_of
+from spark_client.release.parts import NOTE, Part, Selection, located, versions_of
 from spark_client.spark_internals.checkpoints import last_commit
-from spark_client.storage.directories import read_json
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 
@@ -63,7 +62,7 @@ class CommittedState:
 
 
 @contextmanager
-def committed(checkpoint: Path) -> Iterator[CommittedState]:
+def committed(checkpoint: Folder) -> Iterator[CommittedState]:
     """Yield the state after the last batch that Spark has committed; its files stay meanwhile.
 
     Args:
@@ -73,7 +72,7 @@ def committed(checkpoint: Path) -> Iterator[CommittedState]:
         UsageError: it is no release's.
         TrackingError: its state is damaged, or cannot be linked.
     """
-    query = read_json(checkpoint / "tracker" / "query.json")
+    query = (checkpoint / "tracker").read(NOTE)
     if query is not None and "releases" in query:
         raise UsageError(
             f"{checkpoint} is of a query that writes {', '.join(query['releases'])} together: the state of several "
@@ -85,7 +84,7 @@ def committed(checkpoint: Path) -> Iterator[CommittedState]:
             f"{checkpoint} is not the checkpoint of a release that has run: give the path that its query has as "
             "checkpointLocation"
         )
-    readers = checkpoint / "tracker" / "readers"
+    readers = checkpoint.local("the checkpoint of a release whose state is read") / "tracker" / "readers"
     _remove_abandoned(readers)
     links = readers / uuid.uuid4().hex
     try:
@@ -94,9 +93,9 @@ def committed(checkpoint: Path) -> Iterator[CommittedState]:
         shutil.rmtree(links, ignore_errors=True)
 
 
-def _linked(checkpoint: Path, links: Path, query: Mapping[str, Any]) -> CommittedState:
-    path = checkpoint / "tracker" / "state"
-    folder = Folder(path)
+def _linked(checkpoint: Folder, links: Path, query: Mapping[str, Any]) -> CommittedState:
+    folder = checkpoint / "tracker" / "state"
+    path = Path(str(folder))
     while True:
         last = last_commit(checkpoint)
         epoch = -1 if last is None else last
@@ -139,7 +138,7 @@ def _remove_abandoned(readers: Path) -> None:
             continue
 
 
-def results_so_far(spark: SparkSession, checkpoint: Path, plan: ReleasePlan) -> DataFrame:
+def results_so_far(spark: SparkSession, checkpoint: Folder, plan: ReleasePlan) -> DataFrame:
     """Return what a release's results would be if all that it keeps ended now: read at once, of its last committed
     batch.
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.destinations.destination import EarlyOutput
 from spark_client.errors import TrackingError, UsageError
 from spark_client.release.aggregation import only
-from spark_client.release.parts import versions_of
+from spark_client.release.parts import NOTE, versions_of
 from spark_client.release.state import PartialState
-from spark_client.storage.directories import WHOLE, newest_of
-from spark_client.storage.folder import Folder
+from spark_client.storage.directories import WHOLE
+from spark_client.storage.folder import Folder, newest_of
 from spark_client.windows.substreams import Substream, Substreams
 
 
@@ -66,27 +65,36 @@ class EarlyResults:
         self._changed, self._due = touched, now + self._every
 
 
-def early_rows(spark: SparkSession, path: Path, state: Path, rule: Substreams) -> DataFrame:
+def early_rows(spark: SparkSession, checkpoint: Folder, kept: Folder, path: Folder | None) -> DataFrame:
     """Return the newest early results of a release that writes files: of what is open yet.
+
+    Args:
+        kept: where the release keeps what is its own.
+        path: where its early results are; None: there, too.
 
     Raises:
         UsageError: there are none yet.
     """
-    newest = newest_of(path)
+    query = (checkpoint / "tracker").read(NOTE)
+    if query is None:
+        raise UsageError(
+            f"{checkpoint} is no checkpoint of a tracked query that has been started: give its checkpointLocation"
+        )
+    rule = Substreams.from_json(query["substreams"])
+    newest = newest_of(path or kept / "early")
     if newest is None:
         raise UsageError(
-            f"{path} has no early results: a release(…, early=…) into files writes them from its second batch on; give "
-            "early_path if the query has that option"
+            f"{path or kept / 'early'} has no early results: a release(…, early=…) into files writes them from its "
+            "second batch on; give early_path if the query has that option"
         )
-    rows = spark.read.options(**WHOLE).parquet(str(newest))
-    still = _open(state)
+    rows = spark.read.options(**WHOLE).parquet(newest)
+    still = _open(kept / "state")
     found = only(rows, rule, still) if still else rows.limit(0)
     return found.drop("_scope", "_key")
 
 
-def _open(state: Path) -> set[Substream]:
+def _open(folder: Folder) -> set[Substream]:
     """Return what has not ended after the last batch whose state is published."""
-    folder = Folder(state)
     while True:
         versions = versions_of(folder.names())
         if not versions:

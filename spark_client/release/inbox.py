@@ -21,7 +21,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from spark_client.counting.runs import ONE_ATTEMPT, Run
@@ -112,6 +111,7 @@ class Inbox:
         self._subscription: Subscriptions | None = None
         self._lost = False  # events between the state's place and the subscription's are gone
         self._taken: _Taken | None = None
+        self._fixed: tuple[int, Place] | None = None  # the newest act that this driver knows to stand
         self._looked_at: Place | None = None  # events up to here are no news
         self._acknowledge_at = 0.0
 
@@ -129,7 +129,7 @@ class Inbox:
         """The number of the act that comes after the state: of several states, after the one that is behind."""
         return min(state.acts for state in self._states)
 
-    def must_follow(self, epoch: int, checkpoint: Path) -> None:
+    def must_follow(self, epoch: int, checkpoint: Folder) -> None:
         """Refuse notes that are not those by which the state before an epoch was made: the next may be missing, too.
 
         Args:
@@ -139,7 +139,7 @@ class Inbox:
             TrackingError: the note of the act that has left the state is missing, or of other events.
         """
         place, last = self._state.place, self.next - 1
-        if last < 0 or place is None:
+        if last < 0 or place is None or self._fixed == (last, place):
             return
         note = self._folder.read(_note(last))
         notes = [note] if note is not None else map(self._before.read, (f"{epoch - 1}.json", f"{-epoch}.json"))
@@ -159,7 +159,9 @@ class Inbox:
         if self._subscription is None:
             self._subscribe(run)
         number = self.next
-        chosen = self._folder.read(_note(number)) or self._of_before(number)
+        chosen = None
+        if self._fixed is None or self._fixed[0] != number - 1:  # else nobody has begun it, but for one who took over
+            chosen = self._folder.read(_note(number)) or self._of_before(number)
         events: list[Event] | None = None
         if chosen is None:
             mine, found = self._choose(run, batch)
@@ -175,6 +177,7 @@ class Inbox:
         place = _place_after(chosen)
         if events is None:
             events, _ = run.events(Place.of(chosen["after"], chosen["log_id"]), place, self._segments)
+        self._fixed = number, place
         self._folder.delete(map(_note, (number - 3, number - 4)))
         self._lost = False
         for each in self._states:
@@ -324,13 +327,15 @@ def _now() -> int:
     return micros_of(datetime.now(timezone.utc))
 
 
-def forget_wake_ups(checkpoint: Path) -> None:
+def forget_wake_ups(checkpoint: Folder) -> None:
     """Let a query of version 0.2 go on: its last source made batches happen when something had ended.
 
     Args:
         checkpoint: of a query that does not run.
     """
-    tracker = checkpoint / "tracker"
+    if checkpoint.path is None:  # version 0.2 had none in a store
+        return
+    tracker = checkpoint.path / "tracker"
     if (tracker / BEFORE).is_dir() and not (tracker / ACTS).exists():
         drop_last_source(checkpoint, lambda place: place.keys() == {"seq", "log_id"})
         make(tracker / ACTS)

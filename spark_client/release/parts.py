@@ -16,7 +16,8 @@ from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 
-_INDEX = "_index.json"
+NOTE: Final = "query.json"  #: beneath ``tracker``: what a query is, or one of its releases
+INDEX = "_index.json"
 _VERSION: Final = re.compile(r"version-(\d+)-(?:(\d+)-)?(\d+)\.json")
 
 
@@ -66,6 +67,7 @@ class Part:
         rows: the rows of the stream it stands for, by substream.
         batches: what is known of the first and the last batch of each of them, by epoch.
         bare: those of which it has the tally, and no partial rows: a step has dropped all that came of them.
+        files: its files, by name; none: all that its folder holds.
         live: the substreams that are still kept in it.
     """
 
@@ -74,6 +76,7 @@ class Part:
     rows: dict[Substream, RowTally]
     batches: dict[int, Batch]
     bare: frozenset[Substream] = frozenset()
+    files: Sequence[str] = ()
     live: set[Substream] = field(default_factory=set)
 
     def index(self, folder: Folder) -> Part:
@@ -83,14 +86,23 @@ class Part:
             "rows": [[key, *tally.listed()] for key, tally in self.rows.items()],
             "batches": {number: astuple(batch) for number, batch in self.batches.items()},
             "bare": sorted(self.bare, key=str),
+            "files": self.files,
         }
-        folder.put(f"{self.name}/{_INDEX}", index)
+        folder.put(f"{self.name}/{INDEX}", index)
         self.live = set(self.rows)
         return self
 
+    def urls(self, folder: Folder) -> list[str]:
+        """Return where its rows are."""
+        return [folder.url(f"{self.name}/{file}") for file in self.files] or [folder.url(self.name)]
 
-def joined(parts: Sequence[Part], name: str) -> Part:
-    """Return what one part is that takes the place of several: of what lives in them."""
+
+def joined(parts: Sequence[Part], name: str, files: Sequence[str] = ()) -> Part:
+    """Return what one part is that takes the place of several: of what lives in them.
+
+    Args:
+        files: of that part.
+    """
     live: dict[Substream, RowTally] = {}
     batches: dict[int, Batch] = {}
     bare = {substream for part in parts for substream in part.bare}
@@ -102,7 +114,7 @@ def joined(parts: Sequence[Part], name: str) -> Part:
     named = {epoch for tally in live.values() for epoch in (tally.first, tally.last) if epoch is not None}
     kept = {epoch: batches[epoch] for epoch in named & batches.keys()}
     last = max((part.epoch for part in parts), default=-1)
-    return Part(name, last, live, kept, frozenset(bare & live.keys()), set(live))
+    return Part(name, last, live, kept, frozenset(bare & live.keys()), files, set(live))
 
 
 class Version(NamedTuple):
@@ -151,7 +163,7 @@ def read_part(folder: Folder, name: str, dead: Set[Substream]) -> Part:
     Raises:
         TrackingError: it is missing.
     """
-    index = folder.read(f"{name}/{_INDEX}")
+    index = folder.read(f"{name}/{INDEX}")
     if index is None:
         raise TrackingError(
             f"the state of this query is damaged: {folder.url(name)} is missing. Restore the checkpoint with all its "
@@ -161,7 +173,7 @@ def read_part(folder: Folder, name: str, dead: Set[Substream]) -> Part:
     rows = {Substream(*key): RowTally(*tally) for key, *tally in index["rows"]}
     batches = {int(number): Batch(*batch) for number, batch in index.get("batches", {}).items()}
     bare = frozenset(Substream(*key) for key in index.get("bare", []))
-    return Part(name, index["epoch"], rows, batches, bare, set(rows) - dead)
+    return Part(name, index["epoch"], rows, batches, bare, index.get("files", ()), set(rows) - dead)
 
 
 class Selection(NamedTuple):
@@ -194,4 +206,4 @@ def located(folder: Folder, parts: Mapping[str, Part], wanted: Mapping[Substream
         wanted: the names of the parts in which each substream is to be read.
     """
     found = selections(parts, wanted)
-    return [Selection([folder.url(name) for name in names], substreams) for names, substreams in found]
+    return [Selection([url for name in names for url in parts[name].urls(folder)], some) for names, some in found]

@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import uuid
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -24,18 +23,10 @@ from spark_client.columns import TRACKER, named
 from spark_client.destinations.sink import Sink
 from spark_client.errors import TrackingError
 from spark_client.plan.state_layout import can_read
-from spark_client.release.parts import RowTally, versions_of
+from spark_client.release.parts import NOTE, RowTally, versions_of
 from spark_client.spark_internals.checkpoints import started_query
-from spark_client.storage.directories import (
-    claim_table,
-    publish,
-    read_json,
-    sweep,
-    write_first,
-    write_json,
-    write_parquet,
-)
-from spark_client.storage.folder import Folder
+from spark_client.spark_internals.stores import parquet
+from spark_client.storage.folder import Folder, claim_table
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client.ledger import COUNTS
 
@@ -58,6 +49,8 @@ LATE_SCHEMA: Final = T.StructType(
 )
 
 _INDEX: Final = "_index.json"
+_KEPT: Final = re.compile(rf"epoch=(-?\d+)/kind=([^/]+)/{_INDEX}")
+_KEEPS: Final = "keeps.json"  #: that a release keeps what is late mergeable, be there any or not
 _LONGEST: Final = 22  #: characters of a kind in the name that a sink knows a query by
 
 
@@ -90,7 +83,7 @@ class Quarantine:
     """
 
     def __init__(
-        self, checkpoint: Path, table: Path, shape: Mapping[str, object] | None, to: Sink | None = None
+        self, checkpoint: Folder, table: Folder, shape: Mapping[str, object] | None, to: Sink | None = None
     ) -> None:
         path = checkpoint / "tracker"
         self._checkpoint = checkpoint
@@ -98,9 +91,10 @@ class Quarantine:
         self._table = table
         self._shape = shape
         self._to = to
+        self._decided: set[int] | None = None  # the epochs that have a decision; None: not listed yet
         self.newest = ""  #: of what is kept mergeable here, that was put last; empty: nothing was
         if shape is not None:
-            _mergeable(path).mkdir(parents=True, exist_ok=True)
+            _mergeable(path).put(_KEEPS, {})
 
     def decide(self, epoch: int, late: Set[Substream], again: bool) -> set[Substream]:
         """Return which substreams of a batch are late, as the epoch's first attempt has found.
@@ -110,11 +104,13 @@ class Quarantine:
         """
         if not late and not again:
             return set()
-        note = self._path / "overdue" / f"{epoch}.json"
-        decided = write_first(note, sorted(map(list, late)))
-        for old in note.parent.glob("*.json"):
-            if int(old.stem) < epoch - 2:
-                old.unlink(missing_ok=True)
+        overdue = self._path / "overdue"
+        decided = overdue.create(f"{epoch}.json", sorted(map(list, late)))
+        if self._decided is None:
+            self._decided = {int(name[:-5]) for name in overdue.names() if name[:-5].isdigit()}
+        old = {each for each in self._decided if each < epoch - 2}
+        overdue.delete(f"{each}.json" for each in old)
+        self._decided = {*self._decided, epoch} - old
         return {Substream(*key) for key in decided}
 
     def put_rows(self, epoch: int, kind: str, rows: DataFrame | None) -> None:
@@ -136,7 +132,7 @@ class Quarantine:
             # Under a name of their own: the results may go to the same database, under the same epoch.
             self._to.write(rows.select(*columns), f"{query}.late.{_short(kind, _LONGEST)}", epoch)
         elif rows is not None:
-            publish(_part(self._table, epoch, kind), write_parquet(rows))
+            self._table.publish(_part(epoch, kind), parquet(rows))
 
     def put(
         self, epoch: int, kind: str, rows: DataFrame | None, partials: DataFrame, tallies: Mapping[Substream, RowTally]
@@ -164,13 +160,13 @@ class Quarantine:
                 "rows": [[key, *tally.listed()] for key, tally in tallies.items()],
             }
 
-            def write(path: str) -> None:
-                write_parquet(partials)(path)
-                write_json(Path(path) / _INDEX, index)
-
-            part = _part(_mergeable(self._path), epoch, kind)
-            publish(part, write)
-            self.newest = str(part.relative_to(_mergeable(self._path)))
+            kept, part = _mergeable(self._path), _part(epoch, kind)
+            if not kept.holds(f"{part}/{_INDEX}"):
+                attempt = f"{part}/rows.{uuid.uuid4().hex}"
+                files = kept.write(attempt, parquet(partials))
+                index["rows_in"] = [f"{attempt}/{file}" for file in files] or [attempt]
+                kept.create(f"{part}/{_INDEX}", index)
+            self.newest = f"{part}/{_INDEX}"
 
     def put_bad(self, epoch: int, rows: DataFrame, number: int) -> None:
         """Set rows aside that belong to no substream; what the epoch's first attempt has set aside stands.
@@ -191,7 +187,7 @@ class Quarantine:
         of = F.col(TRACKER)
         data = F.to_json(F.struct(*[named(name) for name in rows.columns if name != TRACKER]))
         reason = F.lit(f"another row of the batch has the same label on {segment!r}")
-        rule = Substreams.from_json(read_json(self._path / "query.json")["substreams"])
+        rule = Substreams.from_json(self._path.read(NOTE)["substreams"])
         name, end = rule.name_and_end(rule.key)
         columns = [of["scope"].alias("scope"), name.alias("name"), end.alias("end_time")]
         part = f"doubled-{_short(segment)}"
@@ -202,38 +198,41 @@ class Quarantine:
 
     def _count(self, epoch: int, part: str, kind: str, rows: Sequence[tuple[str | None, str | None, int]]) -> None:
         """Note how many rows were set aside of each substream, for the ledger; the first note stands."""
-        query = read_json(self._path / "query.json")
+        query = self._path.read(NOTE)
         if query is not None:
             note = {"job": query["job"], "segment": query["segment"], "kind": kind, "rows": rows}
-            write_first(self._table / COUNTS / f"{epoch}.{part}.json", note)
+            (self._table / COUNTS).create(f"{epoch}.{part}.json", note)
 
     def sweep(self) -> None:
         """Remove what drivers that were killed have left half written."""
-        sweep(self._path / "overdue")
-        for epoch in chain(self._table.glob("epoch=*"), _mergeable(self._path).glob("epoch=*")):
-            sweep(epoch)
+        (self._path / "overdue").sweep()
+        for place in (self._table, _mergeable(self._path)):
+            place.sweep()
+            for name in place.names() if place.path is not None else ():
+                if name.startswith("epoch="):
+                    (place / name[:-1]).sweep()
 
-    def partials(self, epoch: int, kind: str) -> str:
-        """Return where the partial rows are that an epoch has set aside.
+    def partials(self, epoch: int, kind: str) -> list[str]:
+        """Return the URLs of the partial rows that an epoch has set aside.
 
         Raises:
             TrackingError: they are gone, or were aggregated in another way.
         """
-        path = _part(_mergeable(self._path), epoch, kind)
-        index = read_json(path / _INDEX)
+        kept, part = _mergeable(self._path), _part(epoch, kind)
+        index = kept.read(f"{part}/{_INDEX}")
         if index is None or self._shape is None or not can_read(index["shape"], self._shape):
             raise TrackingError(
-                f"a revision needs the late rows in {path}, aggregated by {self._shape}: restore the directory, or "
-                "start the query with these aggregates"
+                f"a revision needs the late rows in {kept.url(part)}, aggregated by {self._shape}: restore the folder, "
+                "or start the query with these aggregates"
             )
-        return str(path)
+        return [kept.url(name) for name in index.get("rows_in", [part])]  # version 0.2 had them beside the index
 
 
-def mergeable_items(path: Path, last: int) -> list[Item] | None:
+def mergeable_items(path: Folder, last: int) -> list[Item] | None:
     """Return what can be made revisions of.
 
     Args:
-        path: of a checkpoint's ``tracker`` directory.
+        path: a checkpoint's folder ``tracker``.
         last: the last batch that Spark has committed: what a later one has set aside may yet be set aside otherwise.
             So may what was set aside between two batches, until the state after that is published.
 
@@ -241,22 +240,24 @@ def mergeable_items(path: Path, last: int) -> list[Item] | None:
         None if the release keeps nothing mergeable.
     """
     kept = _mergeable(path)
-    if not kept.is_dir():
+    names = kept.below()
+    if not names:
         return None
     items = []
-    states = (path / "state", *path.glob("outputs/*/state"))
-    published = max([last + 1, *(version.acts for state in states for version in versions_of(Folder(state).names()))])
-    for found in kept.glob(f"epoch=*/kind=*/{_INDEX}"):
-        epoch, kind = int(found.parts[-3].partition("=")[2]), found.parts[-2].partition("=")[2]
+    states = ("state", *(f"outputs/{name}state" for name in path.names("outputs")))
+    published = max([last + 1, *(version.acts for state in states for version in versions_of(path.names(state)))])
+    for name, epoch, kind in (
+        (name, int(found[1]), found[2]) for name in names if (found := _KEPT.fullmatch(name)) is not None
+    ):
         if epoch <= last if epoch >= 0 else -epoch <= published:
-            index = read_json(found)
+            index = kept.read(name)
             items += [
                 Item(Substream(*key), epoch, kind, RowTally(*tally), index["shape"]) for key, *tally in index["rows"]
             ]
     return items
 
 
-def _mergeable(path: Path) -> Path:
+def _mergeable(path: Folder) -> Folder:
     return path / "quarantine"
 
 
@@ -267,5 +268,5 @@ def _short(name: str, longest: int = 64) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
-def _part(path: Path, epoch: int, kind: str) -> Path:
-    return path / f"epoch={epoch}" / f"kind={kind}"
+def _part(epoch: int, kind: str) -> str:
+    return f"epoch={epoch}/kind={kind}"

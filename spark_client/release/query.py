@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
@@ -94,7 +93,7 @@ class ReleaseQuery:
     def __init__(
         self,
         releases: Sequence[SingleRelease],
-        checkpoint: Path,
+        checkpoint: Folder,
         quarantine: Quarantine,
         state_segment: str | None = None,
         upstream: Sequence[str] = (),
@@ -111,7 +110,7 @@ class ReleaseQuery:
             segments += upstream
         states = [each.state for each in releases]
         rule = first.plan.rule
-        notes, before = Folder(checkpoint / "tracker" / ACTS), Folder(checkpoint / "tracker" / BEFORE)
+        notes, before = checkpoint / "tracker" / ACTS, checkpoint / "tracker" / BEFORE
         self._inbox = Inbox(notes, before, states, self._segment, segments, rule, max_away)
         self.quarantine = quarantine
         if not first.plan.revisions and Revisions(checkpoint).all():

@@ -8,10 +8,8 @@ epoch. This module must never look at rows.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -25,7 +23,7 @@ from spark_client.release.inbox import Act
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import planned
-from spark_client.storage.directories import check_store, local_path, publish, sweep
+from spark_client.storage.folder import Folder
 from spark_client.windows.eventtime import micros_of
 from spark_client.windows.substreams import Substream
 from tracker.client import Ended, Event, Late
@@ -100,7 +98,7 @@ class Receipts:
     """Place of a release's receipts.
 
     Args:
-        to: a directory, which gets Parquet files with one directory ``query=…/epoch=N`` for each epoch that ended
+        to: a folder, which gets Parquet files with one directory ``query=…/epoch=N`` for each epoch that ended
             something, so that several queries may share it; or a sink.
         given_up: whether the release is of rows that were given up.
         origins: the segments on which its rows entered the job, and what the promise of each trusts.
@@ -108,17 +106,16 @@ class Receipts:
 
     def __init__(
         self,
-        to: str | os.PathLike[str] | Sink,
-        checkpoint: Path,
+        to: Folder | Sink,
+        checkpoint: Folder,
         given_up: bool,
         origins: Mapping[str, str],
     ) -> None:
         self._own = {"given_up": given_up, "origins": json.dumps([*origins]), "trusts": json.dumps({**origins})}
-        self._sink = None if isinstance(to, str | os.PathLike) else to
-        self._path = local_path(to, "the path of the receipts,") if isinstance(to, str | os.PathLike) else Path()
+        self._to = to
         self._checkpoint = checkpoint
-        if self._sink is None:
-            check_store(self._path, "the path of the receipts,")
+        if isinstance(to, Folder):
+            to.check("the path of the receipts,")
 
     def check(self, spark: SparkSession) -> None:
         """Let a sink refuse what it could not write.
@@ -126,8 +123,8 @@ class Receipts:
         Raises:
             UsageError: of the sink.
         """
-        if self._sink is not None:
-            check_sink(self._sink, RECEIPT_SCHEMA, spark)
+        if not isinstance(self._to, Folder):
+            check_sink(self._to, RECEIPT_SCHEMA, spark)
 
     def write(
         self,
@@ -164,25 +161,28 @@ class Receipts:
                 ]
             )
 
-        if self._sink is not None:
+        if not isinstance(self._to, Folder):
             # Under a name of their own: the results may go to the same database, under the same epoch.
-            self._sink.write(spark.createDataFrame(table(ends)), f"{run.query}.receipts", epoch)
+            self._to.write(spark.createDataFrame(table(ends)), f"{run.query}.receipts", epoch)
             return
+        in_folder = ["query", "epoch"]  # in the folders' names
+        own_folder = self._to / f"query={run.query}"
 
-        def write(path: str) -> None:
-            os.mkdir(path)
-            in_directory = ["query", "epoch"]  # in the directories' names
-            schema = table([]).drop_columns(in_directory).schema
-            with pq.ParquetWriter(os.path.join(path, "receipts.parquet"), schema) as file:
+        def write(folder: Folder) -> list[str]:
+            buffer = pa.BufferOutputStream()
+            schema = table([]).drop_columns(in_folder).schema
+            with pq.ParquetWriter(buffer, schema) as file:
                 for first in range(0, len(ends), _AT_ONCE):
-                    file.write_table(table(ends[first : first + _AT_ONCE]).drop_columns(in_directory))
+                    file.write_table(table(ends[first : first + _AT_ONCE]).drop_columns(in_folder))
+            folder.put("receipts.parquet", buffer.getvalue().to_pybytes())
+            return ["receipts.parquet"]
 
-        publish(self._path / f"query={run.query}" / f"epoch={epoch}", write)
+        own_folder.publish(f"epoch={epoch}", write)
 
     def sweep(self, query: str) -> None:
         """Remove what drivers of this query that were killed have left half written."""
-        if self._sink is None:
-            sweep(self._path / f"query={query}")
+        if isinstance(self._to, Folder):
+            (self._to / f"query={query}").sweep()
 
 
 def _of(end: End) -> dict[str, object]:

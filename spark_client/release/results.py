@@ -25,7 +25,8 @@ from spark_client.plan.releases import REVISION, ReleasePlan, ResultFunction
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.grouped import REPAIR, GroupFunction
 from spark_client.spark_internals.errors import has_text, sentence_in
-from spark_client.storage.directories import may_appear, parquet_of, write_parquet
+from spark_client.spark_internals.stores import parquet
+from spark_client.storage.directories import may_appear, parquet_of
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 
@@ -117,19 +118,20 @@ class Results:
             self._there = {name: int(found[1]) for name in self._folder.names() if (found := _MADE.fullmatch(name))}
         return self._there
 
-    def _keep(self, made: DataFrame, epoch: int) -> str:
-        """Write what a function makes, unless an earlier attempt of the epoch has, and return where what stands is."""
+    def _keep(self, made: DataFrame, epoch: int) -> list[str]:
+        """Write what a function makes, unless an earlier attempt of the epoch has, and return where what stands is: its
+        files, or their folder."""
         there, note = self._names(), f"{epoch}.json"
         if (earlier := f"epoch={epoch}") + "/" in there:  # as earlier versions have published it
-            return self._folder.url(earlier)
+            return [self._folder.url(earlier)]
         stands = self._folder.read(note)
         if stands is None:
             own = f"{epoch}.{uuid.uuid4().hex[:8]}"
-            self._folder.write(own, write_parquet(made))
+            files = self._folder.write(own, parquet(made))
             there |= {f"{own}/": epoch, note: epoch}
             may_appear()
-            stands = self._folder.create(note, own)
-        return self._folder.url(stands)
+            stands = self._folder.create(note, [f"{own}/{file}" for file in files] or own)
+        return list(map(self._folder.url, [stands] if isinstance(stands, str) else stands))
 
     def _made(
         self, function: ResultFunction, merged: DataFrame, ended: list[tuple[Substream, int]], epoch: int
@@ -153,7 +155,7 @@ class Results:
             raise TrackingError(
                 f"the function {function.name} failed for {listed}{more}: {type(error).__name__}: {text}. {REPAIR}"
             ) from error
-        return parquet_of(merged.sparkSession, nullable(made.schema)).parquet(kept)
+        return parquet_of(merged.sparkSession, nullable(made.schema)).parquet(*kept)
 
 
 def added(plan: ReleasePlan) -> list[Column]:

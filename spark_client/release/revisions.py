@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,10 +22,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.advice import explained
 from spark_client.errors import UsageError
 from spark_client.plan.state_layout import can_read
-from spark_client.release.parts import NONE, RowTally
+from spark_client.release.parts import NONE, NOTE, RowTally
 from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.spark_internals.checkpoints import last_commit, started_query
-from spark_client.storage.directories import parquet_of, read_json, write_first
+from spark_client.storage.directories import parquet_of
+from spark_client.storage.folder import Folder
 from spark_client.trackers.jobclient import JobClient
 from spark_client.windows.eventtime import INSTANT, micros_of
 from spark_client.windows.substreams import Substream, Substreams
@@ -73,14 +73,14 @@ class Revisions:
     """The revisions of one release, as they are written down in its checkpoint: one note for each time that something
     was reopened."""
 
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, checkpoint: Folder) -> None:
         self._checkpoint = checkpoint
         self._path = checkpoint / "tracker" / "revisions"
         self._notes: list[list[Revision]] = []  # those that were read; they never change
 
     def all(self) -> list[Revision]:
         """Return every revision there is."""
-        while (note := read_json(self._path / f"{len(self._notes):06d}.json")) is not None:
+        while (note := self._path.read(f"{len(self._notes):06d}.json")) is not None:
             self._notes.append([_from_json(fields) for fields in note])
         return [revision for note in self._notes for revision in note]
 
@@ -107,12 +107,12 @@ class Revisions:
         """
         micros = None
         if end_time is not None:
-            query = read_json(self._checkpoint / "tracker" / "query.json") or {"substreams": {}}
+            query = (self._checkpoint / "tracker").read(NOTE) or {"substreams": {}}
             micros = micros_of(end_time, query["substreams"].get("time", INSTANT))
         while True:
             made = self._unrevised(scope, name, micros)
             note = [_to_json(revision) for revision in made]
-            if not made or write_first(self._path / f"{len(self._notes):06d}.json", note) == note:
+            if not made or self._path.create(f"{len(self._notes):06d}.json", note) == note:
                 return made
 
     def tell(self, client: JobClient) -> None:
@@ -123,7 +123,7 @@ class Revisions:
         """
         if not self.all():
             return
-        query = read_json(self._checkpoint / "tracker" / "query.json")
+        query = (self._checkpoint / "tracker").read(NOTE)
         producer = f"{started_query(self._checkpoint)}.revisions"
         while True:
             try:
@@ -166,7 +166,7 @@ class Revisions:
         return [self._made_of(its, numbers.get(its, 0) + 1, wanted[its]) for its in sorted(wanted, key=str)]
 
     def _made_of(self, substream: Substream, number: int, items: Sequence[Item]) -> Revision:
-        query = read_json(self._checkpoint / "tracker" / "query.json")
+        query = (self._checkpoint / "tracker").read(NOTE)
         if not Substreams.from_json(query["substreams"]).has(substream):
             raise UsageError(
                 f"the late rows of {substream.name} of {substream.scope!r} are of windows that the query does not cut "
@@ -188,13 +188,13 @@ class Revisions:
         return made
 
 
-def late_rows(spark: SparkSession, checkpoint: Path, table: Path) -> DataFrame:
+def late_rows(spark: SparkSession, checkpoint: Folder, table: Folder) -> DataFrame:
     """Return what a release has set aside, and which revision it is in: `LATE_SCHEMA` with ``revision``.
 
     Args:
         table: where the table of late rows is.
     """
-    if table.is_dir():
+    if any(name.startswith("epoch=") for name in table.names()):
         rows = parquet_of(spark, LATE_SCHEMA).parquet(str(table)).select(*LATE_SCHEMA.fieldNames())
     else:
         rows = spark.createDataFrame([], LATE_SCHEMA)

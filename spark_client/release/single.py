@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -90,22 +89,23 @@ def _json(columns: Sequence[str]) -> Column:
     return F.to_json(F.struct(*map(named, columns))).alias("data")
 
 
-def kept_at(checkpoint: Path, name: str) -> Path:
+def kept_at(checkpoint: Folder, name: str) -> Folder:
     """Return where a release keeps what is its own.
 
     Args:
         name: of the release, among several; empty: it is the query's only one.
     """
-    return checkpoint / "tracker" / _OUTPUTS / name if name else checkpoint / "tracker"
+    own = checkpoint / "tracker"
+    return own / _OUTPUTS / name if name else own
 
 
-def substreams_kept(path: Path, epoch: int) -> int:
+def substreams_kept(kept: Folder, epoch: int) -> int:
     """Return how many substreams the state of a release holds before an epoch.
 
     Args:
-        path: where it keeps what is its own.
+        kept: where it keeps what is its own.
     """
-    state = PartialState(Folder(path / "state"))
+    state = PartialState(kept / "state")
     state.load(epoch)
     return len(state.substreams)
 
@@ -140,7 +140,7 @@ class SingleRelease:
         plan: ReleasePlan,
         name: str,
         to: Outputs,
-        checkpoint: Path,
+        checkpoint: Folder,
         quarantine: Quarantine,
         compact_from: int,
         counts: bool,
@@ -150,10 +150,10 @@ class SingleRelease:
         self.name = name
         self.to = to
         self.aggregation = aggregation_of(plan)
-        self.state = PartialState(Folder(path / "state"), compact_from)
+        self.state = PartialState(path / "state", compact_from)
         self._revisions = Revisions(checkpoint)
         self.ends = ends_of(plan, self.state, self._revisions)
-        self._results = Results(self.aggregation, to.output, Folder(path / "made"), sent_on=to.sent_on)
+        self._results = Results(self.aggregation, to.output, path / "made", sent_on=to.sent_on)
         self._quarantine = quarantine
         self._late = LateRows(self.aggregation, quarantine, name, counts)
         self._early = None
@@ -175,7 +175,7 @@ class SingleRelease:
             Where they are; what they tell of the batch's substreams; and how many they are.
         """
         part = self.state.write_part(epoch, self.aggregation.partial(rows, measures, labels))
-        return part, *self.aggregation.rollup(Path(part), list(measures), labels)
+        return part, *self.aggregation.rollup(self.state.files(part), list(measures), labels)
 
     def take(
         self,
@@ -243,7 +243,7 @@ class SingleRelease:
         with computed_once(made) as shared:
             columns = map(named, plan.part_schema.fieldNames())
             part = self.state.write_carried(epoch, shared.where(~F.col(WHOLE)).select(*columns))
-            groups, _ = released.rollup(Path(part), [], labels=False)
+            groups, _ = released.rollup(self.state.files(part), [], labels=False)
             ends.carried = part, {each: RowTally(int(values["_rows"])) for each, values in groups}
             whole = shared.where(WHOLE)
             yield None if whole.isEmpty() else whole
@@ -260,7 +260,7 @@ class SingleRelease:
             alike.setdefault((revision.number, revision.parts), set()).add(revision.substream)
         revised = []
         for (number, parts), substreams in alike.items():
-            paths = [self._quarantine.partials(epoch, kind) for epoch, kind in parts]
+            paths = [url for epoch, kind in parts for url in self._quarantine.partials(epoch, kind)]
             merged = self.aggregation.merge(self.aggregation.of(self.aggregation.parts(spark, paths), substreams))
             revised.append(self._marked(merged, as_of, {f"_{COMPLETENESS}": "late", f"_{REVISION}": number}))
         return revised
@@ -299,7 +299,10 @@ class SingleRelease:
             batch: the last one whose rows are in it.
             epoch: the number of the act.
         """
-        beside = {"quarantine": self._quarantine.newest, "revisions": self._revisions.newest}
+        beside = {
+            "quarantine": self._quarantine.newest,
+            "revisions": self._revisions.newest if self.plan.revisions else "",
+        }
         self.state.beside |= {directory: newest for directory, newest in beside.items() if newest}
         self.state.publish(batch)
         self._results.published(epoch)

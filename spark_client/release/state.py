@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import reduce
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
+from spark_client.counting.groups import Dataset, files
 from spark_client.errors import torn
-from spark_client.release.parts import NONE, Part, RowTally, Selection, Version, joined, located, versions_of
+from spark_client.release.parts import INDEX, NONE, Part, RowTally, Selection, Version, joined, located, versions_of
 from spark_client.spark_internals.checkpoints import Batch
-from spark_client.storage.directories import write_parquet
+from spark_client.spark_internals.stores import parquet
 from spark_client.storage.folder import Folder
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
@@ -32,6 +32,13 @@ _DRAINED = 100_000  #: substreams of which it is remembered that only a drain ha
 _PART: Final = re.compile(r"_?[a-z]+-(\d{12})-.*/")
 _DRIVER: Final = re.compile(r"driver-(\d+)\.json")
 _ENDED = 1000  #: substreams that have ended, in parts that are mostly of such, above which these are rewritten
+
+
+class _Written(NamedTuple):
+    """A part that was written: the epoch, and its files if their names are known."""
+
+    epoch: int
+    files: Sequence[str] = ()
 
 
 class PartialState:
@@ -44,7 +51,7 @@ class PartialState:
     def __init__(self, folder: Folder, compact_from: int = 24) -> None:
         self._folder = folder
         self._published: dict[Version, Set[str] | None] = {}  # with the parts that each names, once known
-        self._written: dict[str, int] = {}  # all parts that are there, also what nobody needs, with their epochs
+        self._written: dict[str, _Written] = {}  # all parts that are there, also those that nobody needs
         self._compact_from = compact_from
         self._epoch: int | None = None
         self._is_as_published = False  # nothing was done to it in memory since it was
@@ -76,7 +83,7 @@ class PartialState:
         self._is_as_published = False
         names = self._folder.names() if self._driver else self._claim()
         self._published = dict.fromkeys(versions_of(names))
-        self._written = {name[:-1]: int(found[1]) for name in names if (found := _PART.fullmatch(name))}
+        self._written = {name[:-1]: _Written(int(found[1])) for name in names if (found := _PART.fullmatch(name))}
         versions = [version for version in self._published if version.epoch < epoch]
         version: dict[str, Any] = {}
         self.version, self._parts = -1, {}
@@ -97,7 +104,7 @@ class PartialState:
         self.ended = {Substream(*key): (by, after) for key, by, after in version.get("ended", [])}
         self._epoch = epoch - 1
 
-    def must_follow(self, epoch: int, checkpoint: Path) -> None:
+    def must_follow(self, epoch: int, checkpoint: Folder) -> None:
         """Refuse a state that is not the one after the batch before `epoch`, or lacks something that goes with it.
 
         Args:
@@ -108,8 +115,8 @@ class PartialState:
         """
         if self.version == epoch - 1:
             for directory, newest in self.beside.items():
-                if not (checkpoint / "tracker" / directory / newest).exists():
-                    raise torn(f"{newest} is not in {checkpoint / 'tracker' / directory}", epoch, checkpoint)
+                if not (beside := checkpoint / "tracker" / directory).holds(newest):
+                    raise torn(f"{newest} is not in {beside}", epoch, checkpoint)
             return
         last = max((each.epoch for each in self._published), default=-1)
         found = f"that of batch {last}" if last >= 0 else "missing"
@@ -131,6 +138,15 @@ class PartialState:
         """Write a batch's partial aggregates, and return their URL: a part of the state once `add` has indexed it."""
         return self._folder.url(self._write("epoch", epoch, partials))
 
+    def files(self, part: str) -> Dataset:
+        """Return the rows of a written part as a dataset of Arrow.
+
+        Args:
+            part: its URL.
+        """
+        name = _name_of(part)
+        return files(self._folder / name, names=self._written[name].files)
+
     def add(
         self,
         part: str,
@@ -151,7 +167,8 @@ class PartialState:
             self._remove(_name_of(part))
             return
         batches = {} if batch is None else {epoch: batch}
-        added = Part(_name_of(part), epoch, rows, batches, frozenset(bare)).index(self._folder)
+        name = _name_of(part)
+        added = Part(name, epoch, rows, batches, frozenset(bare), self._written[name].files).index(self._folder)
         added.live -= late
         self._parts[added.name] = added
 
@@ -256,7 +273,8 @@ class PartialState:
         """Take what is kept of substreams that have ended into the state: none of it was late."""
         if rows:
             name = _name_of(part)
-            self._parts[name] = Part(name, self.epoch - 1, rows, {}).index(self._folder)
+            files = self._written[name].files
+            self._parts[name] = Part(name, self.epoch - 1, rows, {}, files=files).index(self._folder)
         else:
             self._remove(_name_of(part))
 
@@ -276,7 +294,8 @@ class PartialState:
             if sum(len(part.rows) - len(part.live) for part in chosen) < _ENDED:
                 return
         kept = {each: [name for _, name in living] for each, living in _living(chosen).items()}
-        part = joined(chosen, self._write("merged", epoch, merge(self.selections(kept))))
+        name = self._write("merged", epoch, merge(self.selections(kept)))
+        part = joined(chosen, name, self._written[name].files)
         for each in chosen:
             del self._parts[each.name]
         self._parts[part.name] = part.index(self._folder)
@@ -312,7 +331,7 @@ class PartialState:
             for each in old:
                 del self._published[each]
         needed = {*self._parts, *self._named_by(before)}
-        for name in [name for name, written in self._written.items() if written <= before.epoch]:
+        for name in [name for name, written in self._written.items() if written.epoch <= before.epoch]:
             if name not in needed:
                 self._remove(name)
 
@@ -327,13 +346,14 @@ class PartialState:
         """Write a part and return its name, which nobody else's has: a driver that was fenced and does not know it yet
         must not touch its successor's."""
         name = f"{kind}-{epoch:012d}-{uuid.uuid4().hex[:8]}"
-        self._folder.write(name, write_parquet(partials))
-        self._written[name] = epoch
+        self._written[name] = _Written(epoch, self._folder.write(name, parquet(partials)))
         return name
 
     def _remove(self, name: str) -> None:
-        self._folder.remove(name)
-        del self._written[name]
+        if files := self._written.pop(name).files:  # what tasks that failed have left there goes with the next driver
+            self._folder.delete(f"{name}/{file}" for file in (*files, INDEX))
+        else:
+            self._folder.remove(name)
 
     def _claim(self) -> list[str]:
         """Take a driver's number, later than all before it and nobody else's, and return the names of what is there."""

@@ -32,7 +32,7 @@ REST: Final = "checkpoint.tar"
 _LEFT_OUT: Final = frozenset({"state", inbox.ACTS, inbox.BEFORE, "made", "readers", "query.json", "restored.json"})
 
 
-def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any]:
+def export(spark: SparkSession, checkpoint: Folder, target: Path) -> dict[str, Any]:
     """Write what a release's query holds into a directory.
 
     Args:
@@ -62,7 +62,7 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
         write_json(target / POSITION, fields)
         with tarfile.open(target / REST, "w") as archive:
             for file in _rest(checkpoint, state.epoch):
-                archive.add(file, file.relative_to(checkpoint).as_posix(), recursive=False)
+                archive.add(file, file.relative_to(str(checkpoint)).as_posix(), recursive=False)
         return {
             "id": started_query(checkpoint),
             "checkpoint": str(checkpoint),
@@ -73,13 +73,13 @@ def export(spark: SparkSession, checkpoint: Path, target: Path) -> dict[str, Any
         }
 
 
-def has_begun(checkpoint: Path, epoch: int) -> bool:
+def has_begun(checkpoint: Folder, epoch: int) -> bool:
     """Return whether an attempt of a batch of a release's query has begun to act: its results may be out."""
     tracker = checkpoint / "tracker"
-    return inbox.has_begun(Folder(tracker / inbox.ACTS), Folder(tracker / inbox.BEFORE), epoch)
+    return inbox.has_begun(tracker / inbox.ACTS, tracker / inbox.BEFORE, epoch)
 
 
-def has_gone_on(checkpoint: Path, query: str, epoch: int) -> bool:
+def has_gone_on(checkpoint: Folder, query: str, epoch: int) -> bool:
     """Return whether a query has released something after a batch, as far as its checkpoint can be seen from here.
 
     Args:
@@ -90,7 +90,7 @@ def has_gone_on(checkpoint: Path, query: str, epoch: int) -> bool:
             return False
         last = last_commit(checkpoint)
         return (last is not None and last > epoch) or has_begun(checkpoint, epoch + 1)
-    except OSError:
+    except (OSError, TrackingError):
         return False
 
 
@@ -103,10 +103,10 @@ def _write_rows(spark: SparkSession, state: CommittedState, target: Path) -> Non
         write_parquet(exported(partials, state.query, rule))(str(target))
 
 
-def _rest(checkpoint: Path, epoch: int) -> Iterator[Path]:
+def _rest(checkpoint: Folder, epoch: int) -> Iterator[Path]:
     """Yield the other files of a checkpoint after a batch."""
     yield from files_after(checkpoint, epoch)
-    for part in sorted((checkpoint / "tracker").iterdir()):
+    for part in sorted(Path(str(checkpoint / "tracker")).iterdir()):
         if part.name in _LEFT_OUT or part.name.startswith("_"):
             continue
         if part.is_file():

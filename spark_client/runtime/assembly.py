@@ -28,7 +28,6 @@ from spark_client.runtime.keyed import KeyedQuery
 from spark_client.runtime.processor import BatchProcessor, Forward
 from spark_client.runtime.queries import Read
 from spark_client.runtime.queryplan import JobSettings, QueryPlan
-from spark_client.storage.directories import check_store
 from spark_client.trackers.jobclient import JobClient
 from spark_client.windows.substreams import Substreams
 from tracker.client.pieces import Largest
@@ -72,13 +71,13 @@ def batch_query(
 
 
 def check_stores(plan: QueryPlan) -> None:
-    """Check whether the file system of a query's checkpoint can do what is relied on there.
+    """Check whether the stores of a query's checkpoint and late rows can do what is relied on there.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: one cannot.
     """
-    check_store(plan.checkpoint, "checkpointLocation")
-    check_store(plan.late, "late_path")
+    plan.checkpoint.check("checkpointLocation")
+    plan.late.check("late_path")
 
 
 def resumed_query(

@@ -19,7 +19,7 @@ from spark_client.plan.batches import BatchId
 from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import FunctionQuery, Read
 from spark_client.runtime.queryplan import QueryPlan
-from spark_client.spark_internals.checkpoints import last_commit, query_id
+from spark_client.spark_internals.checkpoints import query_id
 from tracker.client import Outcome, TrackerUnavailable
 
 _PAUSE: Final = 0.01  #: seconds between two looks at whether a batch is committed
@@ -91,6 +91,7 @@ class BatchQuery(FunctionQuery):
         self._bounded = plan.bounded
         self.pace = plan.pace
         self._released = 0  # how often, between batches
+        self._left: bool | None = None  # whether a driver before has left a batch begun; None: not looked at yet
         self._seals = plan.seals
         self._place = partial(BatchInHand, plan.settings.job, plan.stream.segment, frozenset(plan.connected))
         self.counting = plan.counting()
@@ -149,8 +150,10 @@ class BatchQuery(FunctionQuery):
     def _is_under_way(self) -> bool:
         """Return whether a batch was let in that Spark has not committed, here or by a driver before."""
         if self.gate.last_epoch is None:
-            return self.interrupted is not None
-        last = last_commit(self.checkpoint)
+            if self._left is None:  # which no one changes before a batch is let in
+                self._left = self.interrupted is not None
+            return self._left
+        last = self.last_commit
         return last is None or last < self.gate.last_epoch
 
     def ended(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, cast
 
 from spark_client.errors import UsageError, torn
@@ -16,10 +15,11 @@ from spark_client.plan.releases import KEY_FORMS, ReleasePlan
 from spark_client.plan.sources import Source
 from spark_client.plan.state_layout import changed_forms, new_aggregates, part_numbers, placed
 from spark_client.plan.streams import Stream
+from spark_client.release.parts import NOTE
 from spark_client.release.single import kept_at, substreams_kept
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.spark_internals.checkpoints import last_commit
-from spark_client.storage.directories import read_json, write_json
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substreams
 
 ZONE: Final = "spark.sql.session.timeZone"  #: the aspect that says by which zone rows fall into substreams
@@ -31,7 +31,7 @@ def placed_as_noted(plan: QueryPlan) -> QueryPlan:
     def own(each: QueryPlan) -> QueryPlan:
         if each.release is None:
             return each
-        return replace(each, release=placed(each.release, read_json(_note(each.checkpoint, each.name))))
+        return replace(each, release=placed(each.release, kept_at(each.checkpoint, each.name).read(NOTE)))
 
     return replace(own(plan), beside=tuple(map(own, plan.beside)))
 
@@ -47,33 +47,29 @@ def check_plan(plan: QueryPlan, kept: Mapping[str, int], interrupted: int | None
         UsageError: it differs; every difference is named.
     """
     checkpoint = plan.checkpoint
-    if (epoch := next_epoch(checkpoint)) and not _note(checkpoint).exists():
-        raise torn(f"{_note(checkpoint)} is missing", epoch, checkpoint)
+    own = kept_at(checkpoint, "")
+    before = own.read(NOTE)
+    if (epoch := next_epoch(checkpoint)) and before is None:
+        raise torn(f"{own.url(NOTE)} is missing", epoch, checkpoint)
     now_described = described(plan.settings.job, plan.stream, None)
     if plan.name:
-        known = releases_of(_note(checkpoint))
+        known = releases_of(before)
         gone = set(known or ()) - kept.keys()
         left = {name: substreams_kept(kept_at(checkpoint, name), epoch) for name in gone}
-        check_releases(_note(checkpoint), known, kept, left)
+        check_releases(checkpoint, known, kept, left)
         now_described[_RELEASES] = sorted(kept)
     else:
-        check_alone(_note(checkpoint))
+        check_alone(checkpoint, before)
     shapes = {each.name: each.release.described() for each in plan.releases if each.release is not None}
-    noted = {_note(checkpoint): (now_described, max(kept.values(), default=0))}
+    noted = {"": (now_described, max(kept.values(), default=0))}
     for name, shape in shapes.items():
-        own, note = noted.get(_note(checkpoint, name), ({}, kept[name]))[0], _note(checkpoint, name)
-        noted[note] = ({**own, **shape}, kept[name])
-    found = [(note, checked(note, now, number, interrupted, checkpoint)) for note, (now, number) in noted.items()]
-    for note, now in found:  # when nothing is refused
-        write(note, now)
+        noted[name] = ({**noted.get(name, ({}, 0))[0], **shape}, kept[name])
+    found = [(name, checked(checkpoint, name, now, number, interrupted)) for name, (now, number) in noted.items()]
+    for name, now in found:  # when nothing is refused
+        write(kept_at(checkpoint, name), now)
 
 
-def _note(checkpoint: Path, name: str = "") -> Path:
-    """Return where a query, or one of its releases, has written down what it is."""
-    return kept_at(checkpoint, name) / "query.json"
-
-
-def next_epoch(checkpoint: Path) -> int:
+def next_epoch(checkpoint: Folder) -> int:
     """Return the epoch after the last one that Spark has committed."""
     last = last_commit(checkpoint)
     return 0 if last is None else last + 1
@@ -97,7 +93,7 @@ def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str
 
 
 def checked(
-    note: Path, now: Mapping[str, object], kept: int, interrupted: int | None, checkpoint: Path
+    checkpoint: Folder, name: str, now: Mapping[str, object], kept: int, interrupted: int | None
 ) -> Mapping[str, object]:
     """Compare a query, or one of its releases, with what its checkpoint says it was.
 
@@ -105,7 +101,7 @@ def checked(
     holds no part of it.
 
     Args:
-        note: a file in its checkpoint.
+        name: of the release, among several; empty: the query, or its only release.
         now: what it is, by aspect: plain data.
         kept: how many substreams its state holds; aspects that only shape the state may change while it holds none.
         interrupted: a batch that has published something and is not committed: it is to be run again as it was.
@@ -116,7 +112,7 @@ def checked(
     Raises:
         UsageError: it differs; every difference is named.
     """
-    known = read_json(note)
+    known = kept_at(checkpoint, name).read(NOTE)
     if known is not None:
         advice = "Drain the job before you change it, or start with a new job and new checkpoints"
         for aspect, added in _ADDED.items():
@@ -139,7 +135,7 @@ def checked(
             differences += _of_aggregates(known, now, interrupted)
         if differences:
             holds = f" The state holds {kept} substreams, which would be abandoned." if kept else ""
-            which = "" if note.parent.parent == checkpoint else f" in its release {note.parent.name!r}"
+            which = f" in its release {name!r}" if name else ""
             raise UsageError(
                 f"the query has changed{which} since its checkpoint {checkpoint} was written: "
                 f"{'; '.join(differences)}.{holds} {advice}"
@@ -149,36 +145,47 @@ def checked(
     return now
 
 
-def write(note: Path, now: Mapping[str, object]) -> None:
-    """Write down what a query, or one of its releases, is; nothing of it is refused."""
-    if read_json(note) != now:
-        write_json(note, now)
+def write(kept: Folder, now: Mapping[str, object]) -> None:
+    """Write down what a query, or one of its releases, is; nothing of it is refused.
+
+    Args:
+        kept: where it keeps what is its own.
+    """
+    if kept.read(NOTE) != now:
+        kept.put(NOTE, now)
 
 
-def releases_of(note: Path) -> list[str] | None:
-    """Return the names of the releases that a query had when it wrote its checkpoint; None: it is new."""
-    known = read_json(note)
+def releases_of(known: Mapping[str, Any] | None) -> list[str] | None:
+    """Return the names of the releases that a query had when it wrote its checkpoint; None: it is new.
+
+    Args:
+        known: its note.
+    """
     return None if known is None else list(known.get(_RELEASES, []))
 
 
-def check_alone(note: Path) -> None:
+def check_alone(checkpoint: Folder, known: Mapping[str, Any] | None) -> None:
     """Refuse to go on with one output where there were several.
+
+    Args:
+        known: the note of the query.
 
     Raises:
         UsageError: the checkpoint is of a query with several releases.
     """
-    if names := releases_of(note):
+    if names := releases_of(known):
         raise UsageError(
-            f"the checkpoint {note.parent.parent} is of a query that writes {', '.join(names)} together: start it with "
+            f"the checkpoint {checkpoint} is of a query that writes {', '.join(names)} together: start it with "
             "tracking.write_together(…), or give this query a checkpoint of its own"
         )
 
 
-def check_releases(note: Path, known: Sequence[str] | None, kept: Mapping[str, int], left: Mapping[str, int]) -> None:
+def check_releases(
+    checkpoint: Folder, known: Sequence[str] | None, kept: Mapping[str, int], left: Mapping[str, int]
+) -> None:
     """Compare the releases of a query with those that its checkpoint has, by name.
 
     Args:
-        note: a file in its checkpoint.
         known: the names that the checkpoint has; None: it is new.
         kept: how many substreams the state of each holds.
         left: likewise of those that are not among them any more.
@@ -190,19 +197,19 @@ def check_releases(note: Path, known: Sequence[str] | None, kept: Mapping[str, i
         return
     if not known:
         raise UsageError(
-            f"the checkpoint {note.parent.parent} is of a query that writes one output: give write_together(…) a "
+            f"the checkpoint {checkpoint} is of a query that writes one output: give write_together(…) a "
             "checkpoint of its own"
         )
     if abandoned := [f"{name!r} holds {number} substreams" for name, number in sorted(left.items()) if number]:
         raise UsageError(
-            f"the query has changed since its checkpoint {note.parent.parent} was written: the release "
+            f"the query has changed since its checkpoint {checkpoint} was written: the release "
             f"{', '.join(abandoned)}, which would be abandoned, and is not written any more. Start it with that "
             "output, let a drain end what is open (tracking.drain()), and leave it out then"
         )
     new, still_open = sorted(kept.keys() - set(known)), max(kept.values())
     if new and still_open:
         raise UsageError(
-            f"the query has changed since its checkpoint {note.parent.parent} was written: the output {new[0]!r} is "
+            f"the query has changed since its checkpoint {checkpoint} was written: the output {new[0]!r} is "
             f"new, and holds no part of the {still_open} substreams that are open. Let a drain end them first "
             "(tracking.drain()), or release it in a query of its own, with a channel and a checkpoint of its own"
         )

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from pyspark.sql import SparkSession
@@ -27,6 +26,7 @@ from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.quiesce import Finish, HandOver, Quiesce
 from spark_client.spark_internals.checkpoints import query_id
+from spark_client.storage.folder import Folder
 from tracker.client import DrainMode, Ended, Late, TrackerError, TrackerUnavailable, Watch
 
 _log = logging.getLogger("spark_client")
@@ -46,7 +46,7 @@ class Followed(Protocol):
     """
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Folder:
         """Its checkpoint."""
         ...
 
@@ -481,7 +481,7 @@ class _Place:
         self.lock = threading.Lock()
 
 
-_places: weakref.WeakValueDictionary[Path, _Place] = weakref.WeakValueDictionary()
+_places: weakref.WeakValueDictionary[str, _Place] = weakref.WeakValueDictionary()
 _looking = threading.Lock()
 
 
@@ -496,7 +496,7 @@ def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[]
         tracked: what it is to us.
     """
     with _looking:
-        place = _places.setdefault(tracked.checkpoint.resolve(), _Place())
+        place = _places.setdefault(tracked.checkpoint.real, _Place())
     with place.lock:
         listener = _Started(tracked)
         spark.streams.addListener(listener)

@@ -8,7 +8,6 @@ import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pyspark.errors import StreamingQueryException
@@ -29,6 +28,7 @@ from spark_client.spark_internals.errors import of_two_drivers, sentence_in
 from spark_client.spark_internals.kafka import ask_for_latest_offsets
 from spark_client.spark_internals.observations import observation_name
 from spark_client.storage.directories import PARQUET
+from spark_client.storage.folder import Folder
 from tracker.client import Frontier, Outcome, TrackerError, TrackerUnavailable
 from tracker.contract.refusal import Refusal
 
@@ -78,7 +78,7 @@ class TrackedQuery:
     def __init__(
         self,
         reads: Sequence[Read],
-        checkpoint: Path,
+        checkpoint: Folder,
         open_run: Callable[[str, str, int], Run],
         received_beside: Set[str] = frozenset(),
     ) -> None:
@@ -172,17 +172,25 @@ class TrackedQuery:
         Raises:
             TrackingError: the tracker has lost what it knew, or refuses a promise.
         """
-        run.check_log(self.checkpoint / "tracker" / "log.json")
+        run.check_log(self.checkpoint)
         for number, (stream, front) in enumerate(self.reads):
             if front is not None:
                 if front.front.counts:
-                    path = self.checkpoint / "tracker" / "counts" / str(number)
-                    front.begin(RecordedCounts(path, run, stream.segment))
+                    folder = self.checkpoint / "tracker" / "counts" / str(number)
+                    front.begin(RecordedCounts(folder, self.checkpoint, run, stream.segment))
                 run.announce(front)
         if any(front.front.counts for front in self.fronts):
             forget_shared(run)
         if self.fronts and run.drains() is not None:
             self.rest()
+
+    @property
+    def last_commit(self) -> int | None:
+        """The last batch that Spark has committed; None: none yet."""
+        known = None if self._run is None else self._run.last_epoch
+        if known is not None and self.gate.last_epoch == known:
+            return known  # no later one was let in
+        return last_commit(self.checkpoint, known)
 
     def keep_up(self) -> bool:
         """Report what Spark has committed since the last call, and close the run if the query has ended.
@@ -232,7 +240,8 @@ class TrackedQuery:
             TrackerUnavailable: no answer; to be called again.
         """
         run = self.run
-        last = last_commit(self.checkpoint) if proven is None and (patient or run.owes) else proven
+        asked = proven is None and (patient or run.owes)
+        last = self.last_commit if asked else proven
         if last is not None:
             (run.await_committed if patient else run.committed)(last)
 
@@ -260,7 +269,7 @@ class TrackedQuery:
         Returns:
             Whether the tracker knows.
         """
-        last = last_commit(self.checkpoint)
+        last = self.last_commit
         known = self._run is None or self._run.close(0 if last is None else last + 1, patient)
         if known or patient:
             self._closed = True
@@ -281,7 +290,7 @@ class TrackedQuery:
     @property
     def interrupted(self) -> int | None:
         """The batch that has begun and is not committed, here or by a driver before; None: there is none."""
-        last, committed = last_begun(self.checkpoint), last_commit(self.checkpoint)
+        last, committed = last_begun(self.checkpoint), self.last_commit
         if last is None or (committed is not None and last <= committed):
             return None
         return last if self.begun(last) else None
@@ -326,7 +335,7 @@ class TrackedQuery:
             self.cancelled = True
             return
         while idle and query.isActive and self.gate.last_epoch is not None:
-            last = last_commit(self.checkpoint)
+            last = self.last_commit
             if (last is not None and last >= self.gate.last_epoch) or time.monotonic() > until:
                 break
             time.sleep(0.01)
@@ -455,7 +464,7 @@ class NativeQuery(TrackedQuery):
     _last_promised: int | None = None  # the last batch whose promises have been made
 
     def report_commits(self, proven: int | None = None, *, patient: bool = False) -> None:  # noqa: ARG002
-        run, last = self.run, last_commit(self.checkpoint)
+        run, last = self.run, self.last_commit
         if last is None or not self._owes(last) or self.query is None:
             return
         newest = self.query.lastProgress
@@ -493,7 +502,7 @@ class NativeQuery(TrackedQuery):
         if self.query is None or not self.query.isActive:
             return
         self.query.processAllAvailable()
-        last = last_commit(self.checkpoint)
+        last = self.last_commit
         while last is not None and self._owes(last) and self.query.isActive:
             time.sleep(0.01)
 
@@ -504,7 +513,7 @@ class NativeQuery(TrackedQuery):
         """
         begun = last_begun(self.checkpoint)
         while begun is not None and self.query is not None and self.query.isActive:
-            last = last_commit(self.checkpoint)
+            last = self.last_commit
             if last is not None and last >= begun and not self._owes(last):
                 break
             time.sleep(0.01)

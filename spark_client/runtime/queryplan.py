@@ -6,17 +6,16 @@ it to another process of the same version.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 
 from spark_client.counting.batch import CountingMode, CountingPlan
 from spark_client.destinations.destination import Destination
 from spark_client.destinations.sink import Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.streams import Stream
+from spark_client.storage.folder import Folder
 from spark_client.trackers.jobclient import Trackers
 
 
@@ -69,11 +68,11 @@ class QueryPlan:
     stream: Stream
     release: ReleasePlan | None
     destination: Destination
-    checkpoint: Path
-    late: Path
+    checkpoint: Folder
+    late: Folder
     seals: bool = False
     compact_from: int = 24
-    receipts: str | os.PathLike[str] | Sink | None = None
+    receipts: Folder | Sink | None = None
     given_up: bool = False
     upstream: tuple[str, ...] = field(default=())
     connected: tuple[str, ...] = field(default=())

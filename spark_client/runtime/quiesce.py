@@ -43,14 +43,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from enum import Enum
-from pathlib import Path
 from typing import Final
 
 from spark_client.advice import explained
 from spark_client.counting.runs import BETWEEN
 from spark_client.errors import TrackingError, UsageError
 from spark_client.runtime.queries import NativeQuery, TrackedQuery
-from spark_client.spark_internals.checkpoints import last_commit
+from spark_client.storage.folder import Folder
 from spark_client.trackers.jobclient import JobClient, JobProducer
 from tracker.client import DrainMode, DrainState, JobStatus, TrackerError, TrackerUnavailable
 from tracker.contract.refusal import Refusal
@@ -460,7 +459,7 @@ def _guards(status: JobStatus) -> dict[str, bool]:
     }
 
 
-def missing(status: JobStatus, own: str, reads: Sequence[str], interrupted: Path | None) -> list[str]:
+def missing(status: JobStatus, own: str, reads: Sequence[str], interrupted: Folder | None) -> list[str]:
     """Return what a hand-over waits for, as one query sees it, and what to do.
 
     Args:
@@ -571,7 +570,7 @@ class Pause(Goal):
 
     def gathered(self, status: JobStatus) -> bool:  # noqa: ARG002
         """Wait for batches that have begun, be it under a driver that was killed: what these have published is out."""
-        return all(_reaches(last_commit(query.checkpoint), epoch) for query, epoch in self._begun.items())
+        return all(_reaches(query.last_commit, epoch) for query, epoch in self._begun.items())
 
     def sources_rest(self, status: JobStatus) -> bool:  # noqa: ARG002
         return _keep_out(self._sources)
@@ -643,7 +642,7 @@ def _keep_out(queries: Sequence[TrackedQuery]) -> bool:
 def _has_committed(query: TrackedQuery) -> bool:
     if query.gate.busy or query.interrupted is not None:
         return False
-    last = last_commit(query.checkpoint)
+    last = query.last_commit
     if query.gate.last_epoch is not None and not _reaches(last, query.gate.last_epoch):
         return False
     query.report_commits(patient=True)

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.errors import UsageError
 from spark_client.spark_internals.checkpoints import WatermarkBatch, batches_of, files_of, last_of_files
 from spark_client.storage.directories import read_json, write_json
+from spark_client.storage.folder import Folder
 
 
 class ShadowedJob:
@@ -34,9 +35,9 @@ class ShadowedJob:
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str], notes: str | os.PathLike[str]) -> None:
-        self._checkpoint = Path(checkpoint)
+        self._checkpoint = Folder(os.fspath(checkpoint))
         self._notes = Path(notes)
-        if not self._checkpoint.is_dir():
+        if not Path(checkpoint).is_dir():
             raise UsageError(f"{checkpoint} is not a directory: give the checkpoint of the query on Spark's watermark")
         self._writing = threading.Lock()
 

@@ -33,7 +33,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from spark_client.errors import TrackingError
-from tracker.store.directory import sync
+from spark_client.storage.folder import Folder
 
 #: An entry of Spark's logs that is being written, and the file of its checksum.
 _UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
@@ -57,15 +57,15 @@ class Batch:
     until: str | None = None
 
 
-def planned(checkpoint: Path, epoch: int) -> Batch:
+def planned(checkpoint: Folder, epoch: int) -> Batch:
     """Return a batch of a release's query."""
     at, until = _planned(checkpoint, epoch)
     return Batch(at, _planned(checkpoint, epoch - 1)[1], until)
 
 
-def _planned(checkpoint: Path, epoch: int) -> tuple[int | None, str | None]:
+def _planned(checkpoint: Folder, epoch: int) -> tuple[int | None, str | None]:
     try:
-        version, metadata, *offsets = lines_of(checkpoint / "offsets" / str(epoch))
+        version, metadata, *offsets = lines_of(checkpoint, f"offsets/{epoch}")
     except (FileNotFoundError, ValueError):
         return None, None
     if version != "v1":
@@ -73,7 +73,7 @@ def _planned(checkpoint: Path, epoch: int) -> tuple[int | None, str | None]:
     return json.loads(metadata)["batchTimestampMs"] * 1000, "\n".join(offsets)
 
 
-def positions(checkpoint: Path, epoch: int | None) -> list[dict[str, Any]]:
+def positions(checkpoint: Folder, epoch: int | None) -> list[dict[str, Any]]:
     """Return up to where the sources of a query have been read, as each writes it, with a batch.
 
     Args:
@@ -81,9 +81,10 @@ def positions(checkpoint: Path, epoch: int | None) -> list[dict[str, Any]]:
     """
     try:
         if epoch is None:
-            lines = [lines_of(path)[-1] for path in sorted(checkpoint.glob("sources/*/0"))]
+            sources = checkpoint.names("sources")
+            lines = [lines_of(checkpoint, f"sources/{name}0")[-1] for name in sources if name[-1] == "/"]
         else:
-            version, _, *lines = lines_of(checkpoint / "offsets" / str(epoch))
+            version, _, *lines = lines_of(checkpoint, f"offsets/{epoch}")
             lines = lines if version == "v1" else []
     except (FileNotFoundError, ValueError, IndexError):
         return []
@@ -94,16 +95,13 @@ def positions(checkpoint: Path, epoch: int | None) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)]
 
 
-def query_id(checkpoint: Path) -> str | None:
+def query_id(checkpoint: Folder) -> str | None:
     """Return the id of the query whose checkpoint it is, as Spark has written it; None: none was started there."""
-    try:
-        metadata = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return str(metadata["id"])
+    metadata = checkpoint.read("metadata")
+    return None if metadata is None else str(metadata["id"])
 
 
-def started_query(checkpoint: Path) -> str:
+def started_query(checkpoint: Folder) -> str:
     """Return the id of the query that was started in a checkpoint.
 
     Raises:
@@ -118,7 +116,7 @@ def started_query(checkpoint: Path) -> str:
     return query
 
 
-def drop_last_source(checkpoint: Path, is_it: Callable[[dict[str, Any]], bool]) -> None:
+def drop_last_source(checkpoint: Folder, is_it: Callable[[dict[str, Any]], bool]) -> None:
     """Let a query go on without its last source: it is taken out of all batches that Spark may look up again.
 
     Args:
@@ -127,49 +125,60 @@ def drop_last_source(checkpoint: Path, is_it: Callable[[dict[str, Any]], bool]) 
     """
     last = last_begun(checkpoint)
     for epoch in range(last, max(last - 3, -1), -1) if last is not None else ():
-        entry = checkpoint / "offsets" / str(epoch)
         try:
-            *lines, place = lines_of(entry)
+            *lines, place = lines_of(checkpoint, f"offsets/{epoch}")
             found = json.loads(place)
         except (FileNotFoundError, ValueError):
             continue
         if isinstance(found, dict) and is_it(found):
-            entry.with_name(f".{epoch}.crc").unlink(missing_ok=True)  # it is the sum of what was there
-            hidden = entry.with_name(f".{epoch}.without.tmp")
-            hidden.write_text("\n".join(lines), encoding="utf-8")
-            sync(hidden)
-            hidden.rename(entry)
+            offsets = checkpoint / "offsets"
+            offsets.delete([f".{epoch}.crc"])  # it is the sum of what was there
+            offsets.put(str(epoch), "\n".join(lines).encode())
 
 
-def last_commit(checkpoint: Path) -> int | None:
-    """Return the last batch that Spark has committed in a checkpoint; None: none yet."""
-    return max((int(name) for name in _entries(checkpoint / "commits") if name.isdigit()), default=None)
+def last_commit(checkpoint: Folder, known: int | None = None) -> int | None:
+    """Return the last batch that Spark has committed in a checkpoint; None: none yet.
+
+    Args:
+        known: a batch that is committed, from which a store of objects is asked for one after the other: a list costs
+            as much as ten such questions.
+    """
+    if known is None or checkpoint.path is not None:
+        return _last(checkpoint, "commits")
+    while checkpoint.content(f"commits/{known + 1}") is not None:
+        known += 1
+    return known
 
 
-def last_begun(checkpoint: Path) -> int | None:
+def last_begun(checkpoint: Folder) -> int | None:
     """Return the last batch that Spark has planned in a checkpoint, whether or not it has committed it; None: none
     yet."""
-    return max((int(name) for name in _entries(checkpoint / "offsets") if name.isdigit()), default=None)
+    return _last(checkpoint, "offsets")
 
 
-def files_after(checkpoint: Path, epoch: int) -> Iterator[Path]:
+def _last(checkpoint: Folder, log: str) -> int | None:
+    return max((int(name) for name in checkpoint.names(log) if name.isdigit()), default=None)
+
+
+def files_after(checkpoint: Folder, epoch: int) -> Iterator[Path]:
     """Yield the files of Spark's in a checkpoint from which it goes on after a batch: of its logs the entries up to
     that one.
 
     Args:
         checkpoint: of a query that is at rest; what this package keeps in it is left out.
     """
-    for log in (checkpoint / "offsets", checkpoint / "commits"):
-        entries = [name for name in _entries(log) if (match := _ENTRY.fullmatch(name)) and int(match[1]) <= epoch]
+    path = checkpoint.local("the checkpoint of a query whose state is moved")
+    for log in (path / "offsets", path / "commits"):
+        entries = [name for name in os.listdir(log) if (match := _ENTRY.fullmatch(name)) and int(match[1]) <= epoch]
         yield from sorted(log / name for name in entries)
-    for entry in sorted(checkpoint.iterdir()):
+    for entry in sorted(path.iterdir()):
         if entry.is_file():
             yield entry
         elif entry.name not in ("offsets", "commits", "tracker"):
             yield from sorted(each for each in entry.rglob("*") if each.is_file())
 
 
-def clear_unfinished(checkpoint: Path) -> None:
+def clear_unfinished(checkpoint: Folder) -> None:
     """Remove what a driver has left that was killed while it wrote down its first batch.
 
     Spark writes an entry of its logs under another name and renames it. It takes a checkpoint that has no entry, and
@@ -179,17 +188,10 @@ def clear_unfinished(checkpoint: Path) -> None:
     Args:
         checkpoint: of a query that does not run.
     """
-    found = [log / name for log in (checkpoint / "offsets", checkpoint / "commits") for name in _entries(log)]
-    if all(_UNFINISHED.fullmatch(path.name) for path in found):
-        for path in found:
-            path.unlink(missing_ok=True)
-
-
-def _entries(log: Path) -> list[str]:
-    try:
-        return os.listdir(log)
-    except FileNotFoundError:
-        return []
+    found = {log: checkpoint.names(log) for log in ("offsets", "commits")}
+    if all(_UNFINISHED.fullmatch(name) for names in found.values() for name in names):
+        for log, names in found.items():
+            (checkpoint / log).delete(names)
 
 
 # Relies on how `HDFSMetadataLog` and `OffsetSeqLog` write: in UTF-8, the entry's lines with a line feed between them.
@@ -198,7 +200,7 @@ def _entries(log: Path) -> list[str]:
 # Since Spark 4.0.
 
 
-def lines_of(log: Path) -> list[str]:
+def lines_of(checkpoint: Folder, log: str) -> list[str]:
     """Return a log's lines.
 
     Spark puts a line feed between them, and nothing else: names of files and offsets may have any of the other
@@ -206,8 +208,14 @@ def lines_of(log: Path) -> list[str]:
 
     Args:
         log: a file, such as ``offsets/0``.
+
+    Raises:
+        FileNotFoundError: there is none.
     """
-    return log.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+    content = checkpoint.content(log)
+    if content is None:
+        raise FileNotFoundError(checkpoint.url(log))
+    return content.decode("utf-8").removesuffix("\n").split("\n")
 
 
 # Relies on ``FileStreamSourceLog``: ``sources/S/N`` has, after the version, a line of JSON for each file of a batch,
@@ -219,25 +227,28 @@ def lines_of(log: Path) -> list[str]:
 # Since Spark 4.0.
 
 _COMPACT: Final = ".compact"
+_FILES: Final = re.compile(r"(\d+)(\.compact)?")
 
 
-def entries_of(log: Path) -> Iterator[dict[str, Any]]:
+def entries_of(checkpoint: Folder, source: str) -> Iterator[dict[str, Any]]:
     """Yield what the log of a source has of each file that it has read; nothing for a source of another kind.
 
     Args:
-        log: the source's directory, such as ``sources/0``, which need not be there.
+        source: the number of the source, which need not be there.
     """
-    found = [file for file in log.glob("[0-9]*") if file.suffix in ("", _COMPACT)]
-    compact = max((int(file.stem) for file in found if file.suffix), default=-1)  # it has all that earlier ones have
-    needed = (file for file in found if (int(file.stem), bool(file.suffix)) >= (compact, True))
-    for file in sorted(needed, key=lambda file: int(file.stem)):
-        yield from (json.loads(line) for line in lines_of(file)[1:] if '"path":' in line)
+    log = f"sources/{source}"
+    found = [(int(match[1]), bool(match[2])) for name in checkpoint.names(log) if (match := _FILES.fullmatch(name))]
+    compact = max((number for number, compacted in found if compacted), default=-1)  # it has all that earlier ones have
+    for number, compacted in sorted(found):
+        if (number, compacted) >= (compact, True):
+            lines = lines_of(checkpoint, f"{log}/{number}{_COMPACT if compacted else ''}")
+            yield from (json.loads(line) for line in lines[1:] if '"path":' in line)
 
 
 class FilesRead:
     """The files that a query has read so far. The logs of its sources are read once, when this is asked first."""
 
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, checkpoint: Folder) -> None:
         self._checkpoint = checkpoint
         self._real_directory = cache(os.path.realpath)
 
@@ -258,8 +269,8 @@ class FilesRead:
     def _times(self) -> dict[str, int]:
         """Return when each file had changed last when it was found, in milliseconds, by its real path."""
         times = {}
-        for log in self._checkpoint.glob("sources/*"):
-            for entry in entries_of(log):
+        for source in self._checkpoint.names("sources"):
+            for entry in entries_of(self._checkpoint, source.rstrip("/")):
                 scheme, _, path = str(entry["path"]).partition(":")
                 if scheme == "file":
                     times[self._real("/" + unquote(path).lstrip("/"))] = int(entry["timestamp"])
@@ -319,16 +330,15 @@ class WatermarkBatch:
         return cls(**{**fields, "offsets": tuple(fields["offsets"])})
 
 
-def batches_of(checkpoint: Path, after: int = -1) -> list[WatermarkBatch]:
+def batches_of(checkpoint: Folder, after: int = -1) -> list[WatermarkBatch]:
     """Return the batches that a checkpoint still has, in their order."""
-    names = [path.name for path in (checkpoint / "offsets").glob("[0-9]*")]
-    numbers = sorted(int(name) for name in names if name.isdigit() and int(name) > after)
+    numbers = sorted(int(name) for name in checkpoint.names("offsets") if name.isdigit() and int(name) > after)
     return [batch for number in numbers if (batch := _batch(checkpoint, number)) is not None]
 
 
-def _batch(checkpoint: Path, number: int) -> WatermarkBatch | None:
+def _batch(checkpoint: Folder, number: int) -> WatermarkBatch | None:
     try:
-        version, metadata, *offsets = lines_of(checkpoint / "offsets" / str(number))
+        version, metadata, *offsets = lines_of(checkpoint, f"offsets/{number}")
     except (FileNotFoundError, ValueError):  # Spark has deleted it meanwhile
         return None
     if version != "v1":
@@ -351,11 +361,11 @@ def last_of_files(batch: WatermarkBatch, source: int) -> int | None:
     return int(offset[OF_FILES]) if isinstance(offset, dict) and is_of_files(offset) else None
 
 
-def files_of(checkpoint: Path, source: int) -> Iterator[tuple[str, int]]:
+def files_of(checkpoint: Folder, source: int) -> Iterator[tuple[str, int]]:
     """Yield the files that a source of files has read: path, and the source's own number of the batch.
 
     Args:
         source: its place among the query's sources.
     """
-    for entry in entries_of(checkpoint / "sources" / str(source)):
+    for entry in entries_of(checkpoint, str(source)):
         yield entry["path"], entry["batchId"]

@@ -271,28 +271,6 @@ def write_first(target: Path, content: Any) -> Any:
     return content
 
 
-def is_table_of(table: Path, query: str) -> bool:
-    """Return whether a table with a directory for each epoch is a query's: the first that asks has it for good."""
-    owner = table / "_query.json"
-    return bool((read_json(owner) or write_first(owner, query)) == query)
-
-
-def claim_table(table: Path, query: str, what: str) -> None:
-    """Take a table with a directory for each epoch for a query, unless another one has it.
-
-    Args:
-        what: it has, for the message.
-
-    Raises:
-        UsageError: another query's epochs, which have the same numbers, would be taken for published.
-    """
-    if not is_table_of(table, query):
-        raise UsageError(
-            f"{table} has the {what} of another query, or of this one with another checkpoint, whose epochs have the "
-            "same numbers: give each query a path of its own"
-        )
-
-
 def _hidden(target: Path, content: Any) -> Path:
     """Return a small file beside its target, on the disk, that readers do not see yet."""
     make(target.parent)
@@ -350,27 +328,3 @@ def remove(path: Path) -> None:
     except FileNotFoundError:
         return
     shutil.rmtree(hidden, ignore_errors=True)
-
-
-# ---------------------------------------------------------------- numbered directories, of which the newest counts
-
-
-def write_numbered(path: Path, number: int, write: Callable[[str], object]) -> None:
-    """Write a directory, unless one of this number is there, and remove all before the last but one, which may be read.
-
-    Args:
-        write: fills the directory whose path it is given.
-    """
-    publish(path / f"moment-{number:012d}", write)
-    for old in _numbered(path)[:-2]:
-        remove(old)
-
-
-def newest_of(path: Path) -> Path | None:
-    """Return the newest one; None: there is none."""
-    found = _numbered(path)
-    return found[-1] if found else None
-
-
-def _numbered(path: Path) -> list[Path]:
-    return sorted(path.glob("moment-*"))

@@ -9,100 +9,282 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from spark_client.errors import TrackingError, UsageError
-from spark_client.storage.directories import make, remove, sync_all
+from spark_client.storage.directories import check_store, local_path, make, may_appear, publish, remove, sweep, sync_all
 from tracker.store import ConditionalStore, FileStore, RefusedError, StoreError, open_store
 
 _S3A: Final = re.compile("s3[an]://")  #: as Spark has it; obstore knows ``s3://``
+_OWNER: Final = "_query.json"  #: names the query whose table it is
+_ATTEMPTS: Final = "_attempts"  #: of what a folder publishes: each by one driver
+_ATTEMPT: Final = re.compile(r"(.+)/[0-9a-f]{32}/")
+_DECIDED: Final = "_decided"  #: which attempt of each stands
+_PUBLISHED: Final = "_published"  #: what is whole
 
 
 class _Store(FileStore, ConditionalStore, Protocol):
-    """Store of small files, of which several drivers can agree on one."""
+    """Store of files, of which several drivers can agree on one; of objects, it copies them."""
+
+    def copy(self, name: str, to: str) -> None: ...
 
 
 class Folder:
-    """A place in a store.
+    """A place in a store. Two with one location are equal.
 
     Args:
         location: a path, or a URL as Spark takes it.
+        settings: of the store, as obstore calls them; the environment has the others. See `folder_of`.
+        within: a store that is open, and what names in it begin with; None: it is opened.
 
     Raises:
         UsageError: the URL is of no store that can be used here.
+
+    >>> Folder("/data/shop") / "tracker" / "acts"
+    Folder('/data/shop/tracker/acts')
     """
 
-    def __init__(self, location: str | os.PathLike[str]) -> None:
-        self._location = os.fspath(location)
-        try:
-            store: Any = open_store(_S3A.sub("s3://", self._location))
-        except RefusedError as error:
-            raise UsageError(
-                f"{self._location}: {error}. It takes a path, or a URL such as s3a://bucket/prefix, gs://… or abfs://…"
-            ) from error
-        self._store: _Store = store
-        self._path = None if "://" in self._location else Path(self._location)
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        settings: Mapping[str, str] | None = None,
+        within: tuple[_Store, str] | None = None,
+    ) -> None:
+        self._location = os.fspath(location).rstrip("/") or "/"
+        self._settings = dict(settings or {})
+        self._store, self._prefix = within or (_opened(self._location, self._settings), "")
+
+    def __truediv__(self, name: str) -> Folder:
+        if self.path is not None:
+            return Folder(self.path / name)
+        return Folder(self.url(name), self._settings, (self._store, f"{self._prefix}{name}/"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Folder, (self._location, self._settings)  # connections stay in their process
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Folder) and self._location == str(other)
+
+    def __hash__(self) -> int:
+        return hash(self._location)
 
     def __str__(self) -> str:
         return self._location
+
+    def __repr__(self) -> str:
+        return f"Folder({self._location!r})"
+
+    @property
+    def path(self) -> Path | None:
+        """The directory that it is; None: it is in a store of objects."""
+        return None if "://" in self._location else Path(self._location)
+
+    @property
+    def real(self) -> str:
+        """Its location, on a disk with all links followed: two folders with the same one are the same."""
+        return self._location if self.path is None else os.path.realpath(self.path)
+
+    @property
+    def name(self) -> str:
+        """The last part of its location."""
+        return self._location.rpartition("/")[2]
+
+    def local(self, what: str) -> Path:
+        """Return the directory that it is.
+
+        Args:
+            what: needs a directory, for the message.
+
+        Raises:
+            UsageError: it is in a store of objects.
+        """
+        return local_path(self._location, what) if self.path is None else self.path
 
     def url(self, name: str) -> str:
         """Return where Spark reads and writes what has a name here."""
         return f"{self._location}/{name}"
 
-    def read(self, name: str) -> Any:
-        """Return the content of a small file; None: there is no such file."""
+    def of(self, url: str) -> Folder:
+        """Return the folder of a URL below this one."""
+        return self / url.removeprefix(f"{self._location}/")
+
+    def content(self, name: str) -> bytes | None:
+        """Return the content of a file; None: there is no such file."""
         with self._asked(name):
-            content = self._store.get(name)
+            return self._store.get(self._prefix + name)
+
+    def read(self, name: str) -> Any:
+        """Return the content of a small file of JSON; None: there is no such file."""
+        content = self.content(name)
         return None if content is None else json.loads(content)
 
     def put(self, name: str, content: Any) -> None:
-        """Write a small file, durable and in one step, in place of any that there is."""
+        """Write a small file of JSON, or of bytes, durable and in one step, in place of any that there is."""
         with self._asked(name):
-            self._store.put(name, _encoded(content))
+            self._store.put(self._prefix + name, _encoded(content))
 
     def create(self, name: str, content: Any) -> Any:
-        """Write a small file unless it is there, and return what stands."""
+        """Write a small file of JSON unless it is there, and return what stands."""
         with self._asked(name):
-            created = self._store.create(name, _encoded(content))
+            created = self._store.create(self._prefix + name, _encoded(content))
         return content if created else self.read(name)
 
-    def names(self) -> list[str]:
-        """Return the names of what is here; those of folders end with ``/``."""
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of what is here, or in a folder here; those of folders end with ``/``."""
+        with self._asked(folder):
+            return list(self._store.entries((self._prefix + folder).rstrip("/")))
+
+    def holds(self, name: str) -> bool:
+        """Return whether there is a file of a name, or something in a folder of that name."""
+        if self.path is not None:
+            return (self.path / name).exists()
+        return self.content(name) is not None or bool(self.names(name))
+
+    def below(self) -> list[str]:
+        """Return the names of all files in it, and below it."""
         with self._asked(""):
-            return list(self._store.entries())
+            return [name[len(self._prefix) :] for name in self._store.names(self._prefix.rstrip("/"))]
+
+    def files(self) -> list[str]:
+        """Return the names of the files that Spark has written into it, and below it."""
+        return [name for name in self.below() if name.rpartition("/")[2][0] not in "_." and "/_temporary/" not in name]
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove small files, if they are there."""
         with self._asked(""):
-            self._store.delete(names)
+            self._store.delete([self._prefix + name for name in names])
 
-    def write(self, name: str, write: Callable[[str], object]) -> None:
+    def write(self, name: str, write: Filling) -> list[str]:
         """Write files by Spark into a folder that nobody else uses, and that is durable with the file that names it.
 
-        Args:
-            write: fills the folder whose URL it is given.
+        Returns:
+            The names of the files; none: all that the folder holds.
         """
-        if self._path is not None:
-            make(self._path)
+        if self.path is not None:
+            make(self.path)
         try:
-            write(self.url(name))
-            if self._path is not None:  # Spark's writers leave that to the system
-                sync_all(self._path / name)
+            files = write(self / name)
+            if self.path is not None:  # Spark's writers leave that to the system
+                sync_all(self.path / name)
+            return list(files or ())
         except BaseException:
             with suppress(Exception):
                 self.remove(name)
             raise
 
+    def publish(self, name: str, write: Filling) -> bool:
+        """Write files by Spark into a folder that readers see whole or not at all, unless it is there already.
+
+        In a directory a rename publishes them. In a store of objects the first attempt that is decided on stands, its
+        files are copied under the name, and a note that all are there ends the publication. Spark's readers of the
+        table pass over attempts and notes; who has to wait for all of a folder's files looks for the note.
+
+        Args:
+            name: of a folder, such as ``epoch=3``.
+
+        Returns:
+            Whether it was written now; False: an earlier attempt had published it.
+
+        Raises:
+            TrackingError: somebody has removed what was to be published.
+        """
+        if self.path is not None:
+            return publish(self.path / name, lambda path: write(Folder(path)))
+        attempts, own = self / _ATTEMPTS, None
+        decided = self.read(f"{_DECIDED}/{name}.json")
+        if decided is None:
+            attempt = f"{name}/{uuid.uuid4().hex}"
+            files = attempts.write(attempt, write) or (attempts / attempt).files()
+            own = {"attempt": attempt, "files": files}
+            may_appear()
+            decided = self.create(f"{_DECIDED}/{name}.json", own)
+        elif self.is_published(name):
+            return False
+        tried = [f"{decided['attempt']}/{file}" for file in decided["files"]]
+        for file, source in zip(decided["files"], tried, strict=True):
+            try:
+                with self._asked(name):
+                    self._store.copy(f"{self._prefix}{_ATTEMPTS}/{source}", f"{self._prefix}{name}/{file}")
+            except FileNotFoundError:
+                if self.is_published(name):  # by another driver, which has removed it then
+                    return False
+                raise TrackingError(
+                    f"{attempts.url(source)} is gone, which is to be published as {name}: put it back, or start the "
+                    "job from the beginning, with new checkpoints and new paths"
+                ) from None
+        self.put(f"{_PUBLISHED}/{name}.json", {})
+        attempts.delete(tried)  # those that do not stand go with the next driver: see `sweep`
+        return bool(own == decided)
+
+    def is_published(self, name: str) -> bool:
+        """Return whether a folder was published."""
+        if self.path is not None:
+            return (self.path / name).is_dir()
+        return self.content(f"{_PUBLISHED}/{name}.json") is not None
+
+    def published(self) -> list[str]:
+        """Return the names of the folders here that were published, in order."""
+        if self.path is not None:
+            return sorted(name[:-1] for name in self.names() if name[-1] == "/" and name[0] not in "_.")
+        return sorted(name.removesuffix(".json") for name in self.names(_PUBLISHED))
+
+    def unpublish(self, name: str) -> None:
+        """Remove a folder that was published, so that readers never see half of it."""
+        if self.path is None:
+            self.delete([f"{_PUBLISHED}/{name}.json"])
+            self.remove(name)
+            self.delete([f"{_DECIDED}/{name}.json"])
+        else:
+            remove(self.path / name)
+
+    def sweep(self) -> None:
+        """Remove what drivers that were killed have left half written. See `directories.sweep`."""
+        if self.path is not None:
+            sweep(self.path)
+            return
+        attempts = self / _ATTEMPTS
+        for name in {found[1] for each in attempts.below() if (found := _ATTEMPT.match(each))}:
+            if self.is_published(name):  # else one of these attempts may stand
+                attempts.remove(name)
+
     def remove(self, name: str) -> None:
         """Remove a folder with all that is in it, on a local disk so that readers never see half of it."""
-        if self._path is not None:
-            remove(self._path / name)
+        if self.path is not None:
+            remove(self.path / name)
         with self._asked(name):
-            self._store.remove(name)  # on a disk it forgets the folder
+            self._store.remove(self._prefix + name)  # on a disk it forgets the folder
+
+    def check(self, what: str) -> None:
+        """Check whether the store can do what is relied on here.
+
+        Args:
+            what: it is, for the message.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        if self.path is not None:
+            check_store(self.path, what)
+            return
+        trial = f"_check.{uuid.uuid4().hex}"
+        try:
+            created = [self._store.create(self._prefix + trial, b"{}") for _ in range(2)]
+            self._store.delete([self._prefix + trial])
+        except StoreError as error:
+            raise UsageError(
+                f"{what} {self}: {error}. It takes a store in which this process may read, write, list and delete, "
+                "with keys from the environment (AWS_ACCESS_KEY_ID, …) or from Spark's settings"
+            ) from error
+        if created != [True, False]:
+            raise UsageError(
+                f"{what} {self}: the store writes over a file that is there though it is asked not to "
+                "(If-None-Match), so two drivers could both go on: choose another store"
+            )
 
     @contextmanager
     def _asked(self, name: str) -> Iterator[None]:
@@ -115,5 +297,66 @@ class Folder:
             ) from error
 
 
+#: Fills a folder with files, and returns their names; None: all that the folder holds.
+Filling: TypeAlias = Callable[[Folder], Sequence[str] | None]
+
+
+def _opened(location: str, settings: Mapping[str, str]) -> _Store:
+    if "://" in location:
+        return _connected(location, tuple(settings.items()))
+    local: _Store = cast(Any, open_store(location))
+    return local
+
+
+@cache  # tasks open the same one again and again
+def _connected(location: str, settings: tuple[tuple[str, str], ...]) -> _Store:
+    try:
+        store: _Store = cast(Any, open_store(_S3A.sub("s3://", location), settings=dict(settings)))
+    except RefusedError as error:
+        raise UsageError(
+            f"{location}: {error}. It takes a path, or a URL such as s3a://bucket/prefix, gs://… or abfs://…"
+        ) from error
+    return store
+
+
 def _encoded(content: Any) -> bytes:
-    return json.dumps(content, separators=(",", ":")).encode()
+    return content if isinstance(content, bytes) else json.dumps(content, separators=(",", ":")).encode()
+
+
+def is_table_of(table: Folder, query: str) -> bool:
+    """Return whether a table with a folder for each epoch is a query's: the first that asks has it for good."""
+    return bool((table.read(_OWNER) or table.create(_OWNER, query)) == query)
+
+
+def claim_table(table: Folder, query: str, what: str) -> None:
+    """Take a table with a folder for each epoch for a query, unless another one has it.
+
+    Args:
+        what: it has, for the message.
+
+    Raises:
+        UsageError: another query's epochs, which have the same numbers, would be taken for published.
+    """
+    if not is_table_of(table, query):
+        raise UsageError(
+            f"{table} has the {what} of another query, or of this one with another checkpoint, whose epochs have the "
+            "same numbers: give each query a path of its own"
+        )
+
+
+def write_numbered(folder: Folder, number: int, write: Filling) -> None:
+    """Publish a folder, unless one of this number is there, and remove all before the last but one, which may be
+    read."""
+    folder.publish(f"moment-{number:012d}", write)
+    for old in _numbered(folder)[:-2]:
+        folder.unpublish(old)
+
+
+def newest_of(folder: Folder) -> str | None:
+    """Return where the newest of the numbered folders is; None: there is none."""
+    found = _numbered(folder)
+    return folder.url(found[-1]) if found else None
+
+
+def _numbered(folder: Folder) -> list[str]:
+    return [name for name in folder.published() if name.startswith("moment-")]

@@ -21,8 +21,8 @@ _READ_BY_NAME = {"Manifests", "Producer", "SuccessMarkers", "Tracking"}
 _GROUND = {"errors", "advice", "columns"}  #: modules of no room, which every room may know
 #: What each room may import, itself and the ground apart.
 ROOMS = {
-    "spark_internals": set[str](),
     "storage": set[str](),
+    "spark_internals": {"storage"},
     "trackers": set[str](),
     "windows": {"spark_internals"},
     "aggregates": {"spark_internals"},
@@ -30,7 +30,7 @@ ROOMS = {
     "plan": {"windows", "fronts", "aggregates", "spark_internals"},
     "counting": {"windows", "fronts", "plan", "storage", "trackers", "spark_internals"},
     "destinations": {"windows", "fronts", "plan", "storage", "counting", "spark_internals"},
-    "datasource": {"windows", "plan", "trackers", "spark_internals"},
+    "datasource": {"windows", "plan", "storage", "trackers", "spark_internals"},
     "release": {
         "windows",
         "fronts",

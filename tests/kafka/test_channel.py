@@ -21,6 +21,7 @@ from spark_client import Channel, FileChannel, Marks, Topic, Tracking, TrackingE
 from spark_client.columns import TRACKER
 from spark_client.destinations.kafka_channel import KafkaChannel
 from spark_client.storage import topics
+from spark_client.storage.folder import Folder
 from spark_client.windows.named import Named
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
@@ -263,9 +264,9 @@ NAMED = Named("name")
 def test_a_repeated_epoch_is_sent_as_it_was_first_computed(
     spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, kind: str
 ) -> None:
-    channel: Channel = FileChannel("clean", tmp_path)
+    channel: Channel = FileChannel("clean", Folder(tmp_path))
     if kind == "kafka":
-        channel = KafkaChannel("clean", topic, broker.servers, tmp_path)
+        channel = KafkaChannel("clean", topic, broker.servers, Folder(tmp_path))
     channel.describe(tracked(spark, 4).schema, NAMED)
     for attempt in range(2):
         seen = Observation()
@@ -282,7 +283,7 @@ def test_what_a_channel_cannot_carry_is_refused(spark: SparkSession, tracker: Se
     tracking = Tracking(spark, job, tracker.address)
     with pytest.raises(UsageError, match="'startingOffsets' is the channel's own"):
         tracking.kafka_channel("a", "topic", "nowhere:1", str(tmp_path / "a"), options={"startingOffsets": "latest"})
-    channel = KafkaChannel("clean", "topic", "nowhere:1", tmp_path / "clean")
+    channel = KafkaChannel("clean", "topic", "nowhere:1", Folder(tmp_path / "clean"))
     rows = tracked(spark, 1)
     with pytest.raises(UsageError, match="use strings as keys"):
         channel.describe(rows.withColumn("map", F.create_map("id", "id")).schema, NAMED)

@@ -16,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client import TrackingError
 from spark_client.columns import TRACKER
 from spark_client.destinations.deduplication import SENDING, ReceivedOnce, Sending
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import TRACKER_TYPE
 
 pytestmark = pytest.mark.spark
@@ -71,7 +72,7 @@ def test_each_row_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
                 sent.extend((number + rng.uniform(0, 2) + rng.choice([0, 0, 5]) * copy, record) for copy in copies)
             after = number
     sent.sort(key=lambda timed: timed[0])
-    once = ReceivedOnce(tmp_path)
+    once = ReceivedOnce(Folder(tmp_path))
     got: list[int] = []
     batch = 0
     while sent:
@@ -79,7 +80,7 @@ def test_each_row_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
         records, sent = [record for _, record in sent[:size]], sent[size:]
         found = taken(once.rows(frame(spark, records), batch))
         if rng.random() < 0.3:  # the driver died before Spark's commit
-            once = ReceivedOnce(tmp_path)
+            once = ReceivedOnce(Folder(tmp_path))
             assert taken(once.rows(frame(spark, records), batch)) == found
         got.extend(found)
         batch += 1
@@ -93,11 +94,11 @@ def test_each_row_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_records_of_others_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match="1 records were not sent by a query of this job"):
-        ReceivedOnce(tmp_path).rows(frame(spark, [Record(1, None), *epoch("one", 0, None, [2])]), 0)
+        ReceivedOnce(Folder(tmp_path)).rows(frame(spark, [Record(1, None), *epoch("one", 0, None, [2])]), 0)
 
 
 def test_an_epoch_that_is_sent_again_with_other_rows_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    once = ReceivedOnce(tmp_path)
+    once = ReceivedOnce(Folder(tmp_path))
     first = epoch("one", 0, None, [1, 2, 3])
     assert taken(once.rows(frame(spark, first[:2]), 0)) == [1, 2]
     with pytest.raises(TrackingError, match="was not announced to consist of"):
@@ -106,7 +107,7 @@ def test_an_epoch_that_is_sent_again_with_other_rows_is_refused(spark: SparkSess
 
 def test_what_was_received_is_of_the_batch_before_or_refused(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "received"
-    once = ReceivedOnce(path)
+    once = ReceivedOnce(Folder(path))
     once.rows(frame(spark, epoch("one", 0, None, [1])), 0)
     shutil.copytree(path, tmp_path / "older")
     assert once.rows(frame(spark, []), 1) is None  # only a wake-up
@@ -115,7 +116,7 @@ def test_what_was_received_is_of_the_batch_before_or_refused(spark: SparkSession
         if copy.exists():
             shutil.copytree(copy, path)
         with pytest.raises(TrackingError, match=f"are {found}, and Spark goes on with batch 2"):
-            ReceivedOnce(path).rows(frame(spark, epoch("one", 0, None, [1])), 2)
+            ReceivedOnce(Folder(path)).rows(frame(spark, epoch("one", 0, None, [1])), 2)
         shutil.rmtree(path, ignore_errors=True)
         shutil.move(tmp_path / "newest", path)
-    assert taken(ReceivedOnce(path).rows(frame(spark, epoch("one", 0, None, [1])), 2)) == []
+    assert taken(ReceivedOnce(Folder(path)).rows(frame(spark, epoch("one", 0, None, [1])), 2)) == []

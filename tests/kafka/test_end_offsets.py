@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.kafka import Kafka
 from spark_client import EndOffsets, Tracking, TrackingError, UsageError, end_offsets
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.feed import rows_of
 from tests.spark.waiting import soon
@@ -138,7 +139,7 @@ def test_an_end_is_reached_by_positions_of_all_its_partitions(tmp_path: Path, sp
     (tmp_path / "offsets").mkdir()
     for epoch, own in enumerate(['{"orders":{"0":4,"1":1}}', '{"orders":{"0":9,"1":2}}']):
         (tmp_path / "offsets" / str(epoch)).write_text(f'v1\n{{}}\n{own}\n{{"seq": 7}}')
-        living.look(tmp_path, epoch)
+        living.look(Folder(tmp_path), epoch)
         assert bool(living.due()) == bool(epoch)
     living.promised(living.due())
     assert not living.due()
@@ -151,7 +152,7 @@ def reaches(path: Path, ends: dict[str, dict[int, int]], *sources: str) -> bool:
     living = front.live(None)  # type: ignore[arg-type]
     (path / "offsets").mkdir(exist_ok=True)
     (path / "offsets" / "0").write_text("\n".join(["v1", "{}", *sources, '{"seq": 7}', '{"logOffset": 3}', "-"]))
-    living.look(path, 0)
+    living.look(Folder(path), 0)
     return bool(living.due())
 
 

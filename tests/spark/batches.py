@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -21,6 +22,7 @@ from spark_client import Tracking
 from spark_client.destinations.channel import Received
 from spark_client.runtime.batches import BatchQuery
 from spark_client.spark_internals.checkpoints import last_begun, last_commit, query_id
+from spark_client.storage.folder import Folder
 from tests.spark.feed import SCHEMA, Feed
 
 
@@ -44,7 +46,7 @@ class BatchedQuery:
         self._tracked = tracked
         self._spark = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
         self._feed = feed
-        self._checkpoint = checkpoint = tracked.checkpoint
+        self._checkpoint = checkpoint = Path(str(tracked.checkpoint))
         self._failure: StreamingQueryException | None = None
         self.isActive = True
         self.lastProgress = None
@@ -52,9 +54,9 @@ class BatchedQuery:
         self.runId = str(uuid.uuid4())
         for log in ("offsets", "commits"):
             (checkpoint / log).mkdir(parents=True, exist_ok=True)
-        if query_id(checkpoint) is None:
+        if query_id(Folder(checkpoint)) is None:
             (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-        self.id = str(query_id(checkpoint))
+        self.id = str(query_id(Folder(checkpoint)))
         stream = tracked.reads[0].stream
         self._channel = stream.input.channel if isinstance(stream.input, Received) else None
         tracked.open(self.id, self.runId)
@@ -81,7 +83,7 @@ class BatchedQuery:
 
     def _next(self) -> tuple[int, DataFrame] | None:
         """Return the batch to process, as Spark's log has planned it or plans it now; None: nothing is there."""
-        begun, committed = last_begun(self._checkpoint), last_commit(self._checkpoint)
+        begun, committed = last_begun(Folder(self._checkpoint)), last_commit(Folder(self._checkpoint))
         if begun is None or begun == committed:
             before = [] if begun is None else self._planned(begun)
             more = list(self._there(before))
@@ -107,7 +109,7 @@ class BatchedQuery:
             if len(before) < self._feed.files:
                 yield len(before) + 1
             return
-        for path in sorted(self._channel.path.glob("*/*")):
+        for path in sorted(Path(str(self._channel.path)).glob("*/*")):
             each = [path.parent.name, int(path.name)] if path.name.isdigit() else None
             if each is not None and each not in before:
                 yield each

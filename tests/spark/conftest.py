@@ -49,6 +49,8 @@ def session(name: str = "tests") -> SparkSession:
         builder = builder.config("spark.sql.extensions", ",".join(_EXTENSIONS))
         builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         builder = builder.config("spark.databricks.delta.snapshotPartitions", 2)
+    with suppress(jars.MissingError):  # then those that need a store of objects are
+        found.append(jars.s3a())
     builder = builder.config("spark.jars", ",".join(found)) if found else builder
     builder = (
         builder.config("spark.ui.enabled", False)

@@ -61,15 +61,16 @@ def streamed(plan: QueryPlan, spark: SparkSession, rows: Path) -> None:
 def driven(plan: QueryPlan, spark: SparkSession, rows: Path) -> None:
     """Processes a batch for each file, and commits each as Spark does."""
     function = PlannedQuery(plan)
+    checkpoint = Path(str(plan.checkpoint))
     for log in ("offsets", "commits"):
-        (plan.checkpoint / log).mkdir(parents=True)
-    (plan.checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        (checkpoint / log).mkdir(parents=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     files = [str(file) for file in sorted(rows.glob("*.json"))]
     batches = [spark.read.schema(SCHEMA).json(file) for file in files]
     for epoch, batch in enumerate(batches):
-        (plan.checkpoint / "offsets" / str(epoch)).touch()
+        (checkpoint / "offsets" / str(epoch)).touch()
         function(batch, epoch)
-        (plan.checkpoint / "commits" / str(epoch)).touch()
+        (checkpoint / "commits" / str(epoch)).touch()
         await_reports(plan)
     release(function)
 

@@ -13,6 +13,7 @@ from spark_client import Frontier, Marks, Tracking, UsageError
 from spark_client.fronts import frontier
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.readers import ASKS_WHERE_IT_ENDS
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 
@@ -64,7 +65,7 @@ def test_a_nightly_run_releases_what_it_has_ended(
         night(spark, tracker, job, feed, tmp_path, through)
         out = [(tenant, when.hour, rows) for tenant, when, rows in rows_of(tmp_path / "out", spark, *COLUMNS)]
         assert out == sorted(due)
-        batches = last_commit(tmp_path / "cp2")
+        batches = last_commit(Folder(tmp_path / "cp2"))
         assert batches is not None
         if not through or ASKS_WHERE_IT_ENDS:
             assert batches - last >= 6, "a file, or one of the sender's epochs, is a batch"
@@ -106,7 +107,7 @@ class Nights:
             writing = tracking.release(rows, aggs={"rows": F.count("*")}).writeStream
             query = writing.option("checkpointLocation", path / "cp").trigger(**trigger).start(path / "out")
             if stop_after is not None:
-                while (last_commit(path / "cp") or 0) < stop_after - 1:
+                while (last_commit(Folder(path / "cp")) or 0) < stop_after - 1:
                     assert query.isActive
                 query.stop()
             assert query.awaitTermination(900)

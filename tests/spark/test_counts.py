@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from spark_client.counting.given_counts import RecordedCounts, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.fronts.front import SourceRows
 from spark_client.storage.directories import read_json
+from spark_client.storage.folder import Folder
 from spark_client.windows.fixed import Fixed
 from tests.client.processes import Server
 from tracker.client import DrainState, JobSpec, TrackerClient
@@ -60,8 +62,8 @@ class Source:
         """The query begins, with the front as it is."""
         self.runs += 1
         run = Run(self.client, self.job, "query", f"{self.segment}{self.runs}", self.epoch)
-        self.front.look(Path(), None, at_once=True)
-        self.front.begin(RecordedCounts(self.path, run, self.segment))
+        self.front.look(Folder("."), None, at_once=True)
+        self.front.begin(RecordedCounts(Folder(self.path), Folder(self.path), run, self.segment))
         run.announce(self.front)
         return run
 
@@ -188,7 +190,7 @@ def test_counts_of_a_driver_that_died_are_sent_by_the_next_deployment(
     schedule = by_table(COUNTS)
     bind(schedule)
     front = schedule.live(NoRows.sparkSession)  # type: ignore[arg-type]
-    front.begin(RecordedCounts(source.path, run, "in"))
+    front.begin(RecordedCounts(Folder(source.path), Folder(source.path), run, "in"))
     assert front.due(), "it dies here"
     source.begin("2", by_table(COUNTS))
     assert source.accounts() == {("a", 0): (3, 0), ("b", 0): (4, 0), ("silent", 0): (2, 0), ("later", 1): (1, 0)}
@@ -217,9 +219,14 @@ def test_a_checkpoint_of_before_goes_on(source: Source) -> None:
 
 
 def _as_before(path: Path) -> None:
-    for file in path.glob("*.jsonl"):
-        lines = file.read_text(encoding="utf-8").split("\n")
-        file.write_text("\n".join(line for line in lines if not line.isdigit()), encoding="utf-8")
+    """Leave the files of version 0.2: one for each deployment, with a line for each value."""
+    for number in {file.name[:6] for file in path.glob("[0-9]*.json")}:
+        files = sorted(path.glob(f"{number}*"))
+        values = [value for file in files if file.suffix == ".json" for value in read_json(file)]
+        for file in files:
+            file.unlink()
+        lines = [json.dumps(value) for value in values if not isinstance(value, int)]
+        (path / f"{number}.jsonl").write_text("\n".join(lines), encoding="utf-8")
 
 
 def test_what_no_table_names_any_more_is_forgotten(source: Source) -> None:
@@ -227,7 +234,7 @@ def test_what_no_table_names_any_more_is_forgotten(source: Source) -> None:
         run = source.begin(str(number), Schedule(rows([("a", number, 2), ("b", number, 2)])))
         source.drain(str(number))
         run.close(source.epoch)
-    assert len(list(source.path.glob("*.jsonl"))) == 1
+    assert len({file.name[:6] for file in source.path.glob("[0-9]*")}) == 1
     assert read_json(source.path / "drained.json").keys() <= {"3", "4", "5"}
 
 
@@ -300,12 +307,12 @@ def test_a_function_is_asked_again_and_held_to_its_word(source: Source) -> None:
     run = source.begin("1", schedule)
     assert source.accounts() == {("f", 1): (3, 0)}
     given = Counts([*given, *rows([("g", 2, 1)])], through=datetime(2024, 1, 1, 3, tzinfo=UTC))
-    source.front.look(Path(), None)
+    source.front.look(Folder("."), None)
     run.announce(source.front)
     assert source.accounts() == {("f", 1): (3, 0), ("g", 2): (1, 0)}
     assert source.client.job(source.job).fronts[0].frontiers == {"*": at(4)}
     given = rows([("f", 1, 2), ("g", 2, 1)])
-    source.front.look(Path(), None)
+    source.front.look(Folder("."), None)
     with pytest.raises(TrackingError, match=r"EXPECT_CONFLICT.*Schedule\(…, revise=True\)"):
         run.announce(source.front)
     revising = Schedule(lambda: given, revise=True, refresh=0.000_001)
@@ -316,7 +323,7 @@ def test_a_function_is_asked_again_and_held_to_its_word(source: Source) -> None:
     with pytest.raises(UsageError, match="are given only now"):
         source.begin("1", Schedule(lambda: given))
     given = rows([])
-    front.look(Path(), None)
+    front.look(Folder("."), None)
     run.announce(front)
     assert source.accounts()["f", 1] == (2, 0), "what it has given once stands"
 
@@ -383,11 +390,11 @@ def test_another_count_of_what_has_ended_stops_nothing_else(source: Source, capl
     with caplog.at_level(logging.WARNING, "spark_client"):
         for run in (source.begin("1", counting()), source.begin("1", counting(revise=True))):
             assert source.accounts() == {("b", 0): (4, 1), ("c", 0): (5, 0)}
-            source.front.look(Path(), None)
+            source.front.look(Folder("."), None)
             run.announce(source.front)
     assert caplog.text.count("of scope 'a' has ended with 3 and is counted as 2 now") == 2, "once in each run"
     given = rows([("a", 0, 1), ("b", 0, 5), ("d", 0, 5)])
-    source.front.look(Path(), None)
+    source.front.look(Folder("."), None)
     run.announce(source.front)
     assert source.accounts()["b", 0] == (5, 1), "what is open may still be revised"
     with pytest.raises(TrackingError, match=r"EXPECT_CONFLICT.*While it is open"):

@@ -10,6 +10,7 @@ import pytest
 
 from spark_client.errors import UsageError
 from spark_client.runtime import declared
+from spark_client.storage.folder import Folder
 from spark_client.windows.fixed import Fixed
 from spark_client.windows.named import Named
 from spark_client.windows.nested import Level, NestedWindows
@@ -30,10 +31,9 @@ def query(rule: Substreams = HOURS, **aspects: object) -> Mapping[str, object]:
 
 def refused(path: Path, now: Mapping[str, object], kept: int) -> str:
     """Why a query cannot go on from a checkpoint of `query()`; empty: it can."""
-    note = path / "tracker" / "query.json"
-    declared.write(note, query())
+    declared.write(Folder(path / "tracker"), query())
     try:
-        declared.checked(note, now, kept, None, path)
+        declared.checked(Folder(path), "", now, kept, None)
     except UsageError as error:
         return str(error)
     return ""

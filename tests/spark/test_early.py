@@ -17,6 +17,7 @@ from spark_client import Marks, Table, Tables, Topic, Tracking, UsageError, epoc
 from spark_client.counting.runs import Run
 from spark_client.destinations.destination import Written
 from spark_client.destinations.files import FileDestination
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.dying import Driver
@@ -224,7 +225,7 @@ def test_files_have_early_rows_beside_the_table_and_the_newest_count(
 
 
 def test_an_older_snapshot_does_not_replace_a_newer_one(spark: SparkSession, tmp_path: Path) -> None:
-    output = FileDestination(Written(str(tmp_path), "parquet", {}, (), early=tmp_path))
+    output = FileDestination(Written(str(tmp_path), "parquet", {}, (), Folder(tmp_path), Folder(tmp_path)))
     for number in (7, 9, 8, 9):
         output.write_early(spark.range(number), "q", number)
     newest = max(tmp_path.glob("moment-*"))

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Tracking, TrackingError, channel_tables
 from spark_client.spark_internals.checkpoints import clear_unfinished
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import Feed, row, rows_of
@@ -203,7 +204,7 @@ OTHERS = ["metadata", "sources/0/0", "sources/0/.1.x.tmp", "tracker/log.json", "
 def test_only_what_was_being_written_goes(tmp_path: Path, log: str) -> None:
     before = made(tmp_path, *OTHERS)
     made(tmp_path, *(f"{log}/{name}" for name in BEING_WRITTEN))
-    clear_unfinished(tmp_path)
+    clear_unfinished(Folder(tmp_path))
     assert there(tmp_path) == before
 
 
@@ -213,12 +214,12 @@ def test_nothing_goes_where_there_is_any_entry(tmp_path: Path, log: str, entry: 
     before = made(
         tmp_path, *OTHERS, f"{log}/{entry}", "state/0/0/1.delta", *(f"offsets/{name}" for name in BEING_WRITTEN)
     )
-    clear_unfinished(tmp_path)
+    clear_unfinished(Folder(tmp_path))
     assert there(tmp_path) == before
 
 
 def test_where_no_query_was_nothing_is_made(tmp_path: Path) -> None:
-    clear_unfinished(tmp_path / "cp")
+    clear_unfinished(Folder(tmp_path / "cp"))
     assert not (tmp_path / "cp").exists()
 
 

@@ -18,6 +18,7 @@ from spark_client.destinations.formats import FORMATS
 from spark_client.plan.batches import BatchId, Counted
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row
@@ -39,8 +40,8 @@ class Book(Place):
             raise UsageError(f"a book has no option {foreign}, for {release is not None and schema.fieldNames()}")
         self._path.mkdir(parents=True, exist_ok=True)
 
-    def directories(self) -> Iterator[tuple[str, Path]]:
-        yield "the book", self._path
+    def directories(self) -> Iterator[tuple[str, Folder]]:
+        yield "the book", Folder(self._path)
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
         page = self._path / f"page-{batch.epoch}.json"

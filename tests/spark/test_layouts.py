@@ -19,6 +19,7 @@ from spark_client.destinations.file_channel import FileChannel
 from spark_client.plan.layouts import ELSEWHERE, LABEL, derived_layout
 from spark_client.spark_internals.plans import passed_on
 from spark_client.storage.directories import read_json, write_json
+from spark_client.storage.folder import Folder
 from spark_client.windows.declaration import declare
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
@@ -70,11 +71,11 @@ def tracked(rows: DataFrame, where: dict[str, Any]) -> tuple[DataFrame, Substrea
 
 def sent(
     spark: SparkSession, path: Path, where: dict[str, Any], step: Step, old: bool = False
-) -> tuple[FileChannel, Path, DataFrame, DataFrame]:
+) -> tuple[FileChannel, Folder, DataFrame, DataFrame]:
     """A channel with one epoch: its files, what they hold, and what was sent."""
     rows, rule = tracked(made(spark), where)
     stepped = step(rows)
-    channel = FileChannel("clean", path)
+    channel = FileChannel("clean", Folder(path))
     key = where["window"][0] if where["window"] else where["substream"]
     channel.describe(stepped.schema, rule, derived_layout(rule, where["scope"], key))
     if old:
@@ -89,8 +90,8 @@ def entering(tracking: Tracking, feed: Feed) -> TrackedStream:
     return tracking.source(rows, "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=front)
 
 
-def columns(target: Path) -> set[str]:
-    return set(pq.read_schema(next(target.glob("*.parquet"))).names)
+def columns(target: Folder) -> set[str]:
+    return set(pq.read_schema(next(Path(str(target)).glob("*.parquet"))).names)
 
 
 def belonging(rows: DataFrame) -> list[Any]:
@@ -128,7 +129,8 @@ def test_what_files_hold_is_what_was_sent_and_is_counted_alike(
 def test_unchanged_columns_give_a_rows_substream(spark: SparkSession, tmp_path: Path, step: Step) -> None:
     _, target, _, _ = sent(spark, tmp_path, WINDOWS, step)
     assert all(
-        pq.read_table(file)[ELSEWHERE].null_count == pq.read_metadata(file).num_rows for file in target.iterdir()
+        pq.read_table(file)[ELSEWHERE].null_count == pq.read_metadata(file).num_rows
+        for file in Path(str(target)).iterdir()
     )
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError
 from spark_client.runtime import assembly
 from spark_client.spark_internals.checkpoints import query_id
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row, rows_of
 from tests.spark.waiting import soon
@@ -159,7 +160,7 @@ def test_a_query_is_known_by_its_own_id_whoever_starts_beside_it(
             query = writer.start()
             (producer,) = tracking.client.job(f"{job}-{number}").producers
             assert (producer.producer, producer.run) == (str(query.id), str(query.runId))
-            assert query_id(path / "cp") == str(query.id)
+            assert query_id(Folder(path / "cp")) == str(query.id)
             tracking.stop()
     finally:
         over.set()
@@ -182,7 +183,7 @@ def test_trackings_in_several_threads_of_one_session_each_know_their_queries(
                 tracking.process_all_available()
                 tracking.stop()
             (producer,) = tracking.client.job(f"{job}-{number}").producers
-            if producer.producer != query_id(tmp_path / str(number) / "cp"):
+            if producer.producer != query_id(Folder(tmp_path / str(number) / "cp")):
                 wrong.append((number, producer))
         except Exception as error:
             wrong.append(error)
@@ -444,4 +445,4 @@ def test_notes_of_a_query_are_under_its_own_id(
     with release(spark, tracker.address, job, feed, tmp_path) as tracking:
         feed.put(row(1, 1, last=True))
         tracking.process_all_available()
-    assert json.loads((tmp_path / "out" / "_query.json").read_text()) == query_id(tmp_path / "cp")
+    assert json.loads((tmp_path / "out" / "_query.json").read_text()) == query_id(Folder(tmp_path / "cp"))

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import ControlTable, Front, Manifests, SuccessMarkers, Tracking, TrackingError, UsageError
 from spark_client.fronts.front import SourceRows
+from spark_client.storage.folder import Folder
 from spark_client.windows.fixed import Fixed
 from spark_client.windows.named import Named
 from spark_client.windows.substreams import Substreams
@@ -250,7 +251,7 @@ def found(front: Any, rule: Substreams) -> Callable[[], dict[str, int]]:
     living: Any = front.live(nothing)
 
     def look() -> dict[str, int]:
-        living.look(Path(), None, at_once=True)
+        living.look(Folder("."), None, at_once=True)
         due = [each for each in living.due() if hasattr(each, "elements")]
         living.promised(due)
         return {"/".join(filter(None, (each.scope, each.name[:10]))): each.elements for each in due}
@@ -488,7 +489,7 @@ def test_a_row_missing_from_a_control_table_for_a_while_is_kept() -> None:
     promised = []
     for rows in ([("2026-03-01", 3)], [], [("2026-03-01", 3)]):
         listed[:] = rows
-        living.look(Path(), None, at_once=True)
+        living.look(Folder("."), None, at_once=True)
         while due := living.due():
             promised += [each.elements for each in due if hasattr(each, "elements")]
             living.promised(due)

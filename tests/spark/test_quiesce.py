@@ -17,6 +17,7 @@ from spark_client.errors import TrackingError
 from spark_client.release.state_export import has_gone_on
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.quiesce import Finish, Goal, HandOver, Pause, State, advance, paused
+from spark_client.storage.folder import Folder
 from tracker.client import DrainState, JobSpec, TrackerClient
 from tracker.testing import LocalTracker
 
@@ -45,7 +46,7 @@ class Query(TrackedQuery):
     ) -> None:
         stream = cast(Any, SimpleNamespace(segment=segment))
         read = cast(Any, SimpleNamespace(stream=stream, front=FRONT if source else None))
-        super().__init__([read], checkpoint, cast(Any, None), received)
+        super().__init__([read], Folder(checkpoint), cast(Any, None), received)
         for name in ("offsets/0", "commits/0", "offsets/1"):
             self.write(name)
         self.error: Exception | None = None
@@ -58,7 +59,7 @@ class Query(TrackedQuery):
         self._opened.set()
 
     def write(self, name: str) -> None:
-        path = self.checkpoint / name
+        path = Path(str(self.checkpoint), name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
 
@@ -407,10 +408,10 @@ def test_what_does_not_begin_again_is_waited_for_until_the_timeout(query: Query,
 
 
 def test_a_visible_old_checkpoint_shows_if_its_query_went_on(query: Query) -> None:
-    checkpoint = query.checkpoint
+    checkpoint = Path(str(query.checkpoint))
 
     def gone_on(by: str = "one") -> bool:
-        return has_gone_on(checkpoint, by, epoch=0)
+        return has_gone_on(Folder(checkpoint), by, epoch=0)
 
     assert not gone_on()  # it is elsewhere
     (checkpoint / "metadata").write_text('{"id": "one"}')

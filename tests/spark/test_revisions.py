@@ -15,6 +15,7 @@ from spark_client.release.parts import RowTally
 from spark_client.release.quarantine import Item, Quarantine
 from spark_client.release.revisions import Revisions
 from spark_client.storage.directories import write_first, write_json
+from spark_client.storage.folder import Folder
 from spark_client.windows.fixed import Fixed
 from spark_client.windows.named import Named
 from spark_client.windows.substreams import Substream
@@ -185,17 +186,17 @@ def test_only_windows_that_the_query_still_cuts_are_reopened(
     write_json(tmp_path / "tracker" / "query.json", {**shape, "substreams": {**rule.to_json(), "zone": None}})
     items = [Item(late, 3, "row", RowTally(1), shape)]
     if has:
-        assert Revisions(tmp_path)._made_of(late, 1, items).rows == 1
+        assert Revisions(Folder(tmp_path))._made_of(late, 1, items).rows == 1
     else:
         with pytest.raises(UsageError, match=r"does not cut any more.* Read them from the table of late rows"):
-            Revisions(tmp_path)._made_of(late, 1, items)
+            Revisions(Folder(tmp_path))._made_of(late, 1, items)
 
 
 def test_two_releases_cannot_share_a_table_of_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(1)
     for query in ("one", "other"):
         write_json(tmp_path / query / "metadata", {"id": query})
-    one, other = (Quarantine(tmp_path / query, tmp_path / "late", None) for query in ("one", "other"))
+    one, other = (Quarantine(Folder(tmp_path / query), Folder(tmp_path / "late"), None) for query in ("one", "other"))
     one.put(7, "row", rows, rows, {Substream("a", "w", None): RowTally(1)})
     one.put(7, "row", rows, rows, {Substream("a", "w", None): RowTally(1)})
     with pytest.raises(UsageError, match="has the late rows of another query"):

@@ -153,18 +153,18 @@ def test_a_query_whose_checkpoint_one_of_several_trackers_has_lost_is_refused(
     client = ShardedClient(lasting, "scope")
     spec = JobSpec(job=job, deployment="d1", segments={"raw": []}, ordering="scope")
     client.define_job(spec)
-    note = tmp_path / "log.json"
+    checkpoint = Folder(tmp_path)
     first = Run(client, job, "query", "1", 0)
-    first.check_log(note)
+    first.check_log(checkpoint)
     first.send(first.report(0), 0)
-    Run(client, job, "query", "2", 1).check_log(note)
+    Run(client, job, "query", "2", 1).check_log(checkpoint)
     at, name = client.logs(job)[2]
     at.delete_job(name, force=True)
     client.define_job(spec)
     again = Run(client, job, "query", "3", 1)
     what_to_do = re.escape(f"`tracker delete-job {job} --force --server {lasting} --sharded scope`")
     with pytest.raises(TrackingError, match=rf"LOG_CHANGED.*{what_to_do}"):
-        again.check_log(note)
+        again.check_log(checkpoint)
 
 
 def test_a_releases_state_has_a_position_for_each_log(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Frontier, Tracking, TrackingError, UsageError
 from spark_client.columns import TRACKER
 from spark_client.destinations.epochs import _EpochStream
-from spark_client.destinations.file_channel import FileChannel, _Directories
+from spark_client.destinations.file_channel import FileChannel, _Folders
 from spark_client.plan.layouts import derived_layout
+from spark_client.storage.folder import Folder
 from spark_client.windows.declaration import declare
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
@@ -144,7 +145,7 @@ def test_rows_of_all_types_come_as_they_were_sent(spark: SparkSession, tmp_path:
     declared = declare(rows, "number", ("ts", "1 hour"), None)
     rule = declared.rule
     rows = rows.withColumn(TRACKER, rule.tracker(declared.scope, declared.key, F.xxhash64("id")))
-    channel = FileChannel("clean", tmp_path / "clean", keep=True)
+    channel = FileChannel("clean", Folder(tmp_path / "clean"), keep=True)
     channel.describe(rows.schema, rule, derived_layout(rule, "number", "ts") if told else None)
     written = [channel.write(rows.where(f"id >= {epoch}"), "sender", epoch, ()) for epoch in range(3)]
     writer = channel.native(spark, 2).writeStream.format("memory").queryName("kinds")
@@ -170,7 +171,7 @@ def test_an_unreadable_column_is_refused_where_the_watermark_is_declared(
 
 
 def test_a_checkpoint_of_the_version_that_left_the_files_is_refused(tmp_path: Path) -> None:
-    stream = _EpochStream(_Directories(tmp_path), 10, keep=False)
+    stream = _EpochStream(_Folders(Folder(tmp_path)), 10, keep=False)
     for ask in (lambda at: stream.read(at), lambda at: stream.readBetweenOffsets(at, at)):
         with pytest.raises(TrackingError, match=r"an earlier version.*Start the job from scratch"):
             ask({"logOffset": 3})

@@ -32,6 +32,7 @@ from spark_client.spark_internals.checkpoints import (
     query_id,
     started_query,
 )
+from spark_client.storage.folder import Folder
 from tests.spark.feed import Feed, row
 from tests.spark.test_first_moments import LOG_PACKAGE, MANAGERS, unfinished_batch
 from tests.spark_internals.running import run
@@ -50,7 +51,7 @@ def entry(log: str, number: int, manager: str) -> set[str]:
 
 def copy(checkpoint: Path, epoch: int, to: Path) -> list[str]:
     """Copies what Spark needs to go on after a batch; the names of the files."""
-    names = [file.relative_to(checkpoint).as_posix() for file in files_after(checkpoint, epoch)]
+    names = [file.relative_to(checkpoint).as_posix() for file in files_after(Folder(checkpoint), epoch)]
     for name in names:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(checkpoint / name, to / name)
@@ -67,15 +68,20 @@ def test_a_batch_is_noted_before_it_begins_and_after_the_last_commit(
     for number in range(3):
         feed.put(row(number, number))
     seen: list[tuple[int, int | None, int | None, str | None]] = []
+    checkpoint = Folder(tmp_path / "cp")
 
     def look(rows: DataFrame, epoch: int) -> None:
-        seen.append((epoch, last_begun(tmp_path / "cp"), last_commit(tmp_path / "cp"), query_id(tmp_path / "cp")))
+        seen.append((epoch, last_begun(checkpoint), last_commit(checkpoint), query_id(checkpoint)))
 
     query = run(feed.stream(spark), tmp_path / "cp", look)
     own = str(query.id)
     assert seen == [(0, 0, None, own), (1, 1, 0, own), (2, 2, 1, own)]
-    assert (last_begun(tmp_path / "cp"), last_commit(tmp_path / "cp")) == (2, 2)
-    assert [positions(tmp_path / "cp", epoch) for epoch in (0, 2, 3)] == [[{"logOffset": 0}], [{"logOffset": 2}], []]
+    assert (last_begun(checkpoint), last_commit(checkpoint)) == (2, 2)
+    assert [positions(checkpoint, epoch) for epoch in (0, 2, 3)] == [
+        [{"logOffset": 0}],
+        [{"logOffset": 2}],
+        [],
+    ]
 
 
 def test_a_checkpoint_has_its_querys_id_when_the_start_is_announced(
@@ -85,7 +91,7 @@ def test_a_checkpoint_has_its_querys_id_when_the_start_is_announced(
 
     class Started(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-            seen.append((str(event.id), query_id(tmp_path / "cp")))
+            seen.append((str(event.id), query_id(Folder(tmp_path / "cp"))))
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
             pass
@@ -109,10 +115,14 @@ def test_a_checkpoint_has_its_querys_id_when_the_start_is_announced(
 
 
 def test_a_checkpoint_in_which_nothing_was_started_has_no_query(tmp_path: Path) -> None:
-    assert (query_id(tmp_path), last_begun(tmp_path), last_commit(tmp_path)) == (None, None, None)
-    assert planned(tmp_path, 0) == Batch()
+    assert (query_id(Folder(tmp_path)), last_begun(Folder(tmp_path)), last_commit(Folder(tmp_path))) == (
+        None,
+        None,
+        None,
+    )
+    assert planned(Folder(tmp_path), 0) == Batch()
     with pytest.raises(TrackingError, match="no query was started with the checkpoint"):
-        started_query(tmp_path)
+        started_query(Folder(tmp_path))
 
 
 def test_a_position_is_known_of_sources_whose_offsets_have_fields(
@@ -123,10 +133,10 @@ def test_a_position_is_known_of_sources_whose_offsets_have_fields(
     counting = spark.readStream.format("rate").load().select(F.col("value").alias("row_id"))
     both = feed.stream(spark).select("row_id").unionByName(silent).unionByName(counting)
     run(both, tmp_path / "cp", lambda rows, epoch: None)
-    written = lines_of(tmp_path / "cp" / "offsets" / "0")[2:]
+    written = lines_of(Folder(tmp_path / "cp"), "offsets/0")[2:]
     assert (written[:2], written[2].isdigit()) == (['{"logOffset":0}', "-"], True)
-    assert positions(tmp_path / "cp", 0) == [{"logOffset": 0}]
-    (batch,) = batches_of(tmp_path / "cp")
+    assert positions(Folder(tmp_path / "cp"), 0) == [{"logOffset": 0}]
+    (batch,) = batches_of(Folder(tmp_path / "cp"))
     assert [last_of_files(batch, source) for source in range(4)] == [0, -1, None, None]
 
 
@@ -141,8 +151,8 @@ def test_where_kafka_began_is_read_as_its_connector_writes_it(spark: SparkSessio
     log = connector.KafkaSourceInitialOffsetWriter(spark._jsparkSession, str(tmp_path / "sources" / "0"))
     began = {"flights": {"0": 23, "1": 0}}
     log.add(0, connector.KafkaSourceOffset(connector.JsonUtils.partitionOffsets(json.dumps(began))))
-    assert positions(tmp_path, None) == [began]
-    assert positions(tmp_path, 0) == []
+    assert positions(Folder(tmp_path), None) == [began]
+    assert positions(Folder(tmp_path), 0) == []
 
 
 @pytest.mark.parametrize("version", ["v2", "v10"])
@@ -152,11 +162,11 @@ def test_what_another_version_has_written_down_is_not_known(
     feed.put(row(1, 1))
     run(feed.stream(spark), tmp_path / "cp", lambda rows, epoch: None)
     entry = tmp_path / "cp" / "offsets" / "0"
-    first, *lines = lines_of(entry)
+    first, *lines = lines_of(Folder(entry.parent), entry.name)
     assert first == "v1"
     entry.write_text("\n".join([version, *lines]))
-    assert (planned(tmp_path / "cp", 0), positions(tmp_path / "cp", 0)) == (Batch(), [])
-    assert batches_of(tmp_path / "cp") == []
+    assert (planned(Folder(tmp_path / "cp"), 0), positions(Folder(tmp_path / "cp"), 0)) == (Batch(), [])
+    assert batches_of(Folder(tmp_path / "cp")) == []
 
 
 def test_a_plan_has_a_line_for_each_source_in_the_plans_order(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
@@ -167,7 +177,7 @@ def test_a_plan_has_a_line_for_each_source_in_the_plans_order(spark: SparkSessio
     before = time.time_ns() // 1_000_000 * 1000
     both = feed.stream(spark).unionByName(other.stream(spark))
     run(both, tmp_path / "cp", lambda rows, epoch: None)
-    first, second = planned(tmp_path / "cp", 0), planned(tmp_path / "cp", 1)
+    first, second = planned(Folder(tmp_path / "cp"), 0), planned(Folder(tmp_path / "cp"), 1)
     assert first.at is not None
     assert second.at is not None
     assert before <= first.at <= second.at <= time.time_ns() // 1000
@@ -194,13 +204,13 @@ def test_a_batch_that_failed_is_run_again_as_it_was_written_down(
     tried: list[tuple[int, list[int], Batch]] = []
 
     def fail(rows: DataFrame, epoch: int) -> None:
-        tried.append((epoch, numbers(rows), planned(tmp_path / "cp", epoch)))
+        tried.append((epoch, numbers(rows), planned(Folder(tmp_path / "cp"), epoch)))
         if len(tried) == 1:
             raise RuntimeError("once")
 
     with pytest.raises(StreamingQueryException, match="once"):
         run(stream, tmp_path / "cp", fail)
-    assert (last_begun(tmp_path / "cp"), last_commit(tmp_path / "cp")) == (0, None)
+    assert (last_begun(Folder(tmp_path / "cp")), last_commit(Folder(tmp_path / "cp"))) == (0, None)
     feed.put(row(3, 3))
     run(stream, tmp_path / "cp", fail)
     assert [(epoch, taken) for epoch, taken, _ in tried] == [(0, [1, 2]), (0, [1, 2]), (1, [3])]
@@ -225,7 +235,7 @@ def test_a_copied_checkpoint_continues_from_its_batch(
         feed.put(row(number, number))
     with pytest.raises(StreamingQueryException):
         run(feed.stream(spark), tmp_path / "cp", fail)
-    assert (last_begun(tmp_path / "cp"), last_commit(tmp_path / "cp")) == (12, 11)
+    assert (last_begun(Folder(tmp_path / "cp")), last_commit(Folder(tmp_path / "cp"))) == (12, 11)
     (tmp_path / "cp" / "tracker").mkdir()
     (tmp_path / "cp" / "tracker" / "mine").touch()
     copied = copy(tmp_path / "cp", 11, tmp_path / "copy")
@@ -236,7 +246,7 @@ def test_a_copied_checkpoint_continues_from_its_batch(
     query = run(feed.stream(spark), tmp_path / "copy", note)
     # The source's own log has the files that were planned: they may come with the next ones.
     assert (seen[0][0], [number for _, taken in seen for number in taken]) == (12, [12, 13])
-    assert str(query.id) == query_id(tmp_path / "cp")
+    assert str(query.id) == query_id(Folder(tmp_path / "cp"))
 
 
 def test_a_copy_has_the_state_without_which_spark_does_not_go_on(
@@ -265,14 +275,14 @@ def test_an_entry_that_is_being_written_is_known_by_its_name(
     kept: list[Any] = []
     unfinished_batch(spark, manager, tmp_path / "cp", kept)
     feed.put(row(1, 1))
-    assert last_begun(tmp_path / "cp") is None
+    assert last_begun(Folder(tmp_path / "cp")) is None
     if not pyspark.__version__.startswith("4.0."):
         with pytest.raises(StreamingQueryException, match="should be empty on batch 0"):
             run(feed.stream(spark), tmp_path / "cp", lambda rows, epoch: None)
-    clear_unfinished(tmp_path / "cp")
+    clear_unfinished(Folder(tmp_path / "cp"))
     assert list((tmp_path / "cp" / "offsets").iterdir()) == []
     run(feed.stream(spark), tmp_path / "cp", lambda rows, epoch: None)
-    assert last_commit(tmp_path / "cp") == 0
+    assert last_commit(Folder(tmp_path / "cp")) == 0
 
 
 @pytest.mark.parametrize("besides", ["offsets/0", "commits/0", "offsets/.another"])
@@ -283,5 +293,5 @@ def test_where_there_is_anything_else_no_entry_counts_as_unfinished(
     (tmp_path / "cp" / besides).parent.mkdir(exist_ok=True)
     (tmp_path / "cp" / besides).touch()
     before = sorted((tmp_path / "cp").rglob("*"))
-    clear_unfinished(tmp_path / "cp")
+    clear_unfinished(Folder(tmp_path / "cp"))
     assert sorted((tmp_path / "cp").rglob("*")) == before

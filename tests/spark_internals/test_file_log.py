@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client.spark_internals.checkpoints import FilesRead
+from spark_client.storage.folder import Folder
 
 pytestmark = pytest.mark.spark
 
@@ -34,19 +35,19 @@ def test_a_file_changed_since_spark_found_it_is_told_apart(
         file.write_text("first")
         os.utime(file, ns=(0, 1_700_000_000_123_456_789 + number))
     try:
-        assert FilesRead(checkpoint).replaced(map(str, files)) == [], "there is no log yet"
+        assert FilesRead(Folder(checkpoint)).replaced(map(str, files)) == [], "there is no log yet"
         read_all(spark, place, checkpoint)
-        assert FilesRead(checkpoint).replaced(map(str, files)) == []
+        assert FilesRead(Folder(checkpoint)).replaced(map(str, files)) == []
         other.symlink_to(place)
         for file in files:
             before = file.stat().st_mtime_ns
             file.write_text("other")
-            assert FilesRead(checkpoint).replaced(map(str, files)) == [str(file)]
+            assert FilesRead(Folder(checkpoint)).replaced(map(str, files)) == [str(file)]
             through = str(other / file.relative_to(place))
-            assert FilesRead(checkpoint).replaced([through]) == [through]
+            assert FilesRead(Folder(checkpoint)).replaced([through]) == [through]
             os.utime(file, ns=(before, before))
         late = place / "late.txt"
         late.write_text("first")
-        assert FilesRead(checkpoint).replaced([str(late)]) == [], "Spark has not found it"
+        assert FilesRead(Folder(checkpoint)).replaced([str(late)]) == [], "Spark has not found it"
     finally:
         spark.conf.unset("spark.sql.streaming.fileSource.log.compactInterval")

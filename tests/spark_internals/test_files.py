@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.counting.groups import files
 from spark_client.plan.labels import child_label, positional_label, source_label
+from spark_client.storage.folder import Folder
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +27,7 @@ def test_files_of_spark_are_read_without_it(spark: SparkSession, conf: Any, tmp_
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "_SUCCESS" in names
     assert any(name[0] not in "_." for name in names)
-    table = files(tmp_path / "out", ["text"]).to_table()
+    table = files(Folder(tmp_path / "out"), ["text"]).to_table()
     assert pa.types.is_dictionary(table.schema.field("text").type)
     assert table["text"].to_pylist() == ["a", None]
     micros = table["time"].cast(pa.timestamp("us", table["time"].type.tz)).cast(pa.int64()).to_pylist()

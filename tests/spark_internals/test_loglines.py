@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client.spark_internals.checkpoints import files_of, lines_of
+from spark_client.storage.folder import Folder
 
 ODD = ["a\u2028b.json", "a\u0085b.json", "a\x1cb.json", "plain.json"]
 
@@ -16,7 +17,7 @@ ODD = ["a\u2028b.json", "a\u0085b.json", "a\x1cb.json", "plain.json"]
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_lines_end_with_a_line_feed_alone(tmp_path: Path, end: str) -> None:
     (tmp_path / "0").write_bytes(f"v1\na\u2028b\x0cc\rd\r\n e {end}".encode())
-    assert lines_of(tmp_path / "0") == ["v1", "a\u2028b\x0cc\rd\r", " e "]
+    assert lines_of(Folder(tmp_path), "0") == ["v1", "a\u2028b\x0cc\rd\r", " e "]
 
 
 @pytest.mark.spark
@@ -27,4 +28,4 @@ def test_files_of_any_name_are_found_in_the_log_of_their_source(spark: SparkSess
     stream = spark.readStream.schema("n long").json(str(tmp_path / "in")).writeStream.format("noop")
     query = stream.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
     query.awaitTermination()
-    assert sorted(Path(unquote(path)).name for path, _ in files_of(tmp_path / "cp", 0)) == sorted(ODD)
+    assert sorted(Path(unquote(path)).name for path, _ in files_of(Folder(tmp_path / "cp"), 0)) == sorted(ODD)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.spark_internals.checkpoints import WatermarkBatch, batches_of, files_of, last_of_files
+from spark_client.storage.folder import Folder
 from tests.spark.feed import START, Feed, row
 from tests.spark_internals.running import run
 
@@ -32,15 +33,15 @@ def test_each_batch_has_its_watermark_and_the_files_that_it_read(
             query.processAllAvailable()
     finally:
         query.stop()
-    batches = batches_of(tmp_path / "cp")
+    batches = batches_of(Folder(tmp_path / "cp"))
     assert [batch.number for batch in batches] == list(range(len(batches)))
     late = START + timedelta(hours=3, minutes=-10)
     assert batches[-1].watermark == late.timestamp() * 1000
     last = [last_of_files(batch, 0) for batch in batches]
     assert sorted(set(last)) == [0, 1, 2]
-    assert sorted(number for _, number in files_of(tmp_path / "cp", 0)) == [0, 1, 2]
+    assert sorted(number for _, number in files_of(Folder(tmp_path / "cp"), 0)) == [0, 1, 2]
     assert last_of_files(batches[0], 1) is None
-    assert batches_of(tmp_path / "cp", after=batches[-2].number) == batches[-1:]
+    assert batches_of(Folder(tmp_path / "cp"), after=batches[-2].number) == batches[-1:]
 
 
 def test_of_many_batches_each_has_what_it_read_of_each_source(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_of_many_batches_each_has_what_it_read_of_each_source(spark: SparkSessio
     streams = [each.stream(spark) for each in (feed, *others.values())]
     before = time.time_ns() // 1_000_000
     run(reduce(DataFrame.unionByName, streams), tmp_path / "cp", lambda rows, epoch: None)
-    batches = batches_of(tmp_path / "cp")
+    batches = batches_of(Folder(tmp_path / "cp"))
     assert [batch.number for batch in batches] == list(range(12))
     times = [before, *[batch.at for batch in batches], time.time_ns() // 1_000_000]
     assert times == sorted(times)
@@ -59,7 +60,9 @@ def test_of_many_batches_each_has_what_it_read_of_each_source(spark: SparkSessio
     assert come == [[number, 0, -1, None] for number in range(12)]
     assert last_of_files(replace(batches[0], offsets=('{"flights":{"0":23}}',)), 0) is None, "it is of another kind"
     assert (tmp_path / "cp" / "sources" / "0" / "9.compact").exists()
-    read = [{Path(path).name: number for path, number in files_of(tmp_path / "cp", source)} for source in range(3)]
+    read = [
+        {Path(path).name: number for path, number in files_of(Folder(tmp_path / "cp"), source)} for source in range(3)
+    ]
     assert read == [{f"{number + 1:06d}.json": number for number in range(12)}, {"000001.json": 0}, {}]
 
 
@@ -70,11 +73,11 @@ def test_a_batch_that_spark_has_deleted_meanwhile_is_left_out(spark: SparkSessio
     log = tmp_path / "cp" / "offsets"
     (log / "0").unlink()
     (log / "0").symlink_to("gone")  # it is listed, and cannot be read
-    assert [batch.number for batch in batches_of(tmp_path / "cp")] == [1]
+    assert [batch.number for batch in batches_of(Folder(tmp_path / "cp"))] == [1]
 
 
 def test_batches_are_noted_as_json(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     feed.put(row(1, 1))
     run(feed.stream(spark), tmp_path / "cp", lambda rows, epoch: None)
-    (batch,) = batches_of(tmp_path / "cp")
+    (batch,) = batches_of(Folder(tmp_path / "cp"))
     assert WatermarkBatch.from_json(json.loads(json.dumps(asdict(batch)))) == batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -10,12 +11,13 @@ from .interface import ConditionalStore, FileStore, NoAnswerError, RefusedError,
 __all__ = ["ConditionalStore", "FileStore", "NoAnswerError", "RefusedError", "StoreError", "open_store"]
 
 
-def open_store(text: str, mode: int = 0o666) -> FileStore:
-    """Return the store that a user names. An object store's keys and endpoint come from the environment.
+def open_store(text: str, mode: int = 0o666, settings: Mapping[str, str] | None = None) -> FileStore:
+    """Return the store that a user names. What is not given of an object store comes from the environment.
 
     Args:
         text: a path, or a URL: ``file:///DIRECTORY`` or one that obstore knows, such as ``s3://BUCKET/PREFIX``.
         mode: permissions of new files in a directory.
+        settings: of an object store, as obstore calls them: ``endpoint``, ``access_key_id``, …
 
     Raises:
         RefusedError: the URL is none, or the package `obstore` is missing.
@@ -31,7 +33,7 @@ def open_store(text: str, mode: int = 0o666) -> FileStore:
         from .objects import ObjectStore
     except ModuleNotFoundError as missing:
         raise missing_package(missing) from missing
-    return ObjectStore.at(text)
+    return ObjectStore.at(text, settings)
 
 
 def missing_package(missing: ModuleNotFoundError) -> RefusedError:

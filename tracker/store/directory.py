@@ -101,8 +101,8 @@ class DirectoryStore:
             below = "" if (inside := os.path.relpath(path, self._root)) == "." else f"{inside}/"
             yield from (f"{below}{file}" for file in files if not _HIDDEN.fullmatch(file))
 
-    def entries(self) -> Sequence[str]:
-        with _asked(), suppress(FileNotFoundError), os.scandir(self._root) as entries:
+    def entries(self, folder: str = "") -> Sequence[str]:
+        with _asked(), suppress(FileNotFoundError), os.scandir(self._root / folder) as entries:
             named = (f"{each.name}/" if each.is_dir() else each.name for each in entries)
             return sorted(name for name in named if not _HIDDEN.fullmatch(name))
         return []

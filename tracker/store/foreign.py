@@ -62,11 +62,11 @@ class ForeignStore:
             for start in range(0, size, _PIECE):
                 yield self._files.cat_file(path, start, min(start + _PIECE, size))
 
-    def entries(self) -> Sequence[str]:
+    def entries(self, folder: str = "") -> Sequence[str]:
         with _asked():
             self._files.invalidate_cache()
             try:
-                found = self._files.ls(self._root, detail=True)
+                found = self._files.ls(f"{self._root}/{folder}".rstrip("/"), detail=True)
             except FileNotFoundError:
                 return []
             named = ((each["name"].rstrip("/").rpartition("/")[2], each["type"]) for each in found)

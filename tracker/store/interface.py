@@ -84,8 +84,12 @@ class FileStore(_Files, Protocol):
             FileNotFoundError: there is no such file.
         """
 
-    def entries(self) -> Sequence[str]:
-        """Return the names of files that are in no folder, and of the folders beside them, which end with ``/``."""
+    def entries(self, folder: str = "") -> Sequence[str]:
+        """Return the names of the files in a folder, and of the folders beside them, which end with ``/``.
+
+        Args:
+            folder: such as ``log``; empty: outside of all folders.
+        """
 
     def remove(self, folder: str) -> None:
         """Remove all that is in a folder, and below it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -34,6 +34,9 @@ _REFUSALS: Final = (
 #: How a lack of room shows in the code of an answer.
 _FULL: Final = ("<Code>QuotaExceeded<", "<Code>XMinioStorageFull<")
 _TOOK: Final = re.compile(r" in [0-9.]+(ns|µs|ms|s)\b")  # how long a request took
+_ENDPOINTS: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+_UNENCRYPTED: Final = re.compile("http:", re.IGNORECASE)
+_PATIENT: Final[Any] = {"max_retries": _RETRIES, "retry_timeout": timedelta(minutes=1)}
 _LONGEST: Final = 400  # characters of an error
 
 T = TypeVar("T")
@@ -67,14 +70,20 @@ class ObjectStore:
             raise RefusedError(_text(error)) from error
 
     @classmethod
-    def at(cls, url: str) -> ObjectStore:
-        """Return the store of a URL, with what the environment has of it.
+    def at(cls, url: str, settings: Mapping[str, str] | None = None) -> ObjectStore:
+        """Return the store of a URL.
+
+        Args:
+            settings: as obstore calls them, such as ``access_key_id``; the environment has the others.
 
         Raises:
             RefusedError: obstore does not know such a URL.
         """
+        endpoints = [(settings or {}).get("endpoint", ""), *(os.environ.get(name, "") for name in _ENDPOINTS)]
+        plain: Any = {"allow_http": True} if any(map(_UNENCRYPTED.match, endpoints)) else {}
         try:
-            return cls(*[from_url(url)] * 3)
+            opened = from_url(url, config=_given(settings or {}), client_options=plain, retry_config=_PATIENT)
+            return cls(opened, opened, opened)
         except (exceptions.BaseError, ValueError) as error:
             raise RefusedError(_text(error)) from error
 
@@ -126,12 +135,21 @@ class ObjectStore:
             )
         )
 
-    def entries(self) -> Sequence[str]:
-        found = _asked(lambda: obstore.list_with_delimiter(self._again))
-        return sorted([each["path"] for each in found["objects"]] + [f"{each}/" for each in found["common_prefixes"]])
+    def entries(self, folder: str = "") -> Sequence[str]:
+        found = _asked(lambda: obstore.list_with_delimiter(self._again, folder or None))
+        paths = [each["path"] for each in found["objects"]] + [f"{each}/" for each in found["common_prefixes"]]
+        return sorted(path[len(folder) + 1 :] if folder else path for path in paths)
 
     def remove(self, folder: str) -> None:
         self.delete(self.names(folder))
+
+    def copy(self, name: str, to: str) -> None:
+        """Copy a file within the store, in place of any that there is.
+
+        Raises:
+            FileNotFoundError: there is none of that name.
+        """
+        _asked(lambda: obstore.copy(self._again, name, to), (FileNotFoundError,))
 
     def delete(self, names: Iterable[str]) -> None:
         listed = list(names)
@@ -196,7 +214,7 @@ def _open(address: StoreAddress, retries: int) -> Any:
     return S3Store(address.bucket, config=_given(config), **options)
 
 
-def _given(config: dict[str, str]) -> Any:
+def _given(config: Mapping[str, str]) -> Any:
     return {name: value for name, value in config.items() if value}
 
 

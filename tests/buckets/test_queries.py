@@ -1,0 +1,162 @@
+"""Queries whose checkpoints, results, receipts and channels are in a store of objects: exact, with few requests."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Marks, Tracking, UsageError
+from tests.buckets.line import Line, Request
+from tests.client.processes import Server
+from tests.spark.feed import Feed, row
+
+pytestmark = pytest.mark.spark
+
+WINDOW = {"scope": "tenant", "window": ("ts", "1 hour"), "front": Marks("is_last")}
+COLUMNS = ("tenant", "window.end", "kind", "rows", "amount")
+
+
+def aggs() -> dict[str, Any]:
+    return {"rows": F.count("*"), "amount": F.sum("amount")}
+
+
+def table(df: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(each) for each in df.select(*COLUMNS).collect())
+
+
+def batch(feed: Feed, spark: SparkSession) -> list[tuple[Any, ...]]:
+    """What a batch makes of all rows."""
+    return table(feed.batch(spark).groupBy("tenant", F.window("ts", "1 hour"), "kind").agg(*_named()))
+
+
+def _named() -> list[Any]:
+    return [value.alias(name) for name, value in aggs().items()]
+
+
+def hour(number: int) -> list[dict[str, Any]]:
+    """Rows of one hour, which the last one ends, and one of an hour that stays open."""
+    first, minute = 10 * number, 60 * number
+    return [row(first, minute), row(first + 1, minute + 1, kind="y"), row(first + 2, minute + 59, amount=5, last=True)]
+
+
+def release(tracking: Tracking, feed: Feed, bucket: str, receipts: bool = False) -> None:
+    source = tracking.source(feed.stream(tracking.spark), "in", **WINDOW)
+    writer = tracking.release(source, ["kind"], aggs=aggs()).writeStream
+    writer = writer.option("checkpointLocation", f"{bucket}/cp").trigger(processingTime="200 milliseconds")
+    (writer.receipts(f"{bucket}/receipts") if receipts else writer).start(f"{bucket}/out")
+
+
+def test_a_batch_asks_its_store_rarely_and_lists_nothing(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, store: Line, bucket: str
+) -> None:
+    """Spark's own requests, and those with which it reads the state, are left out: they are the same without us."""
+    tracking = Tracking(spark, job, tracker.address)
+    feed.put(*hour(0))
+    release(tracking, feed, bucket, receipts=True)
+    tracking.process_all_available()
+    asked: list[Counter[str]] = []
+    for number in range(1, 5):
+        since = len(store.asked)
+        feed.put(*hour(number))
+        tracking.process_all_available()
+        asked.append(Counter(each.kind for each in store.asked[since:] if _ours(each)))
+    since = len(store.asked)
+    time.sleep(1)
+    assert not [each for each in store.asked[since:] if _ours(each)], "it is idle"
+    tracking.stop()
+    again = Tracking(spark, job, tracker.address)
+    release(again, feed, bucket, receipts=True)
+    again.process_all_available()
+    since = len(store.asked)
+    time.sleep(1)
+    assert not [each for each in store.asked[since:] if _ours(each)], "it is idle after a start without rows"
+    again.stop()
+    assert table(spark.read.parquet(f"{bucket}/out")) == batch(feed, spark)
+    receipts = spark.read.parquet(f"{bucket}/receipts")
+    assert [each["rows"] for each in receipts.orderBy("end_time").collect()] == [3] * 5
+    print(asked)
+    assert all(each["LIST"] == 0 for each in asked), asked
+    assert min(sum(each.values()) for each in asked) <= 40, asked
+
+
+def _ours(request: Request) -> bool:
+    """Whether a request is this package's: Spark never looks into `tracker` but for rows of the state."""
+    own = any(part in request.path for part in ("/tracker/", "/out/", "/receipts/", "?delete"))
+    looked = request.kind == "GET" and ("/commits/" in request.path or "/offsets/" in request.path)
+    return looked or (own and not (request.kind in ("HEAD", "GET", "LIST") and ".parquet" in request.path))
+
+
+def test_a_channel_in_a_store_brings_each_row_once(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, bucket: str
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    for number in range(3):
+        feed.put(*hour(number))
+    source = tracking.source(feed.stream(spark), "in", **WINDOW)
+    channel = tracking.channel("clean", f"{bucket}/clean")
+    sent = source.where("kind <> 'z'").writeStream.option("checkpointLocation", f"{bucket}/cp1").channel(channel)
+    received = tracking.receive(channel)
+    sent.trigger(processingTime="200 milliseconds").start()
+    writer = tracking.release(received, ["kind"], aggs=aggs()).writeStream.trigger(processingTime="200 milliseconds")
+    writer.option("checkpointLocation", f"{bucket}/cp2").start(f"{bucket}/out")
+    tracking.process_all_available()
+    tracking.stop()
+    assert table(spark.read.parquet(f"{bucket}/out")) == batch(feed, spark)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_that_fail_before_or_after_their_effect_change_no_result(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, store: Line, bucket: str, seed: int
+) -> None:
+    """Answers are lost, so what has happened is asked for again; drivers die of what stays away, and others go on."""
+    rng = random.Random(seed)
+    for number in range(6):
+        feed.put(*hour(number))
+    broken = Counter[str]()
+
+    def fault(request: Request) -> str | None:
+        if ("/tracker/" not in request.path and "/out/" not in request.path) or rng.random() > (
+            0.4 if request.kind == "CREATE" else 0.1
+        ):
+            return None
+        broken[request.kind] += 1
+        return rng.choice(["before", "after"])
+
+    store.fault = fault
+    try:
+        for _ in range(40):
+            tracking = Tracking(spark, job, tracker.address)
+            try:
+                release(tracking, feed, bucket)
+                tracking.process_all_available()
+                break
+            except Exception as error:
+                print(type(error).__name__, str(error)[:200])
+            finally:
+                tracking.stop()
+        else:
+            pytest.fail("it never came through")
+    finally:
+        store.fault = lambda request: None
+    assert broken["CREATE"], broken
+    assert table(spark.read.parquet(f"{bucket}/out")) == batch(feed, spark)
+
+
+def test_who_may_not_write_there_is_told_so_at_the_start(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, bucket: str
+) -> None:
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    secret = hadoop.get("fs.s3a.secret.key")
+    hadoop.set("fs.s3a.secret.key", "another")
+    try:
+        with pytest.raises(UsageError, match=r"It takes a store in which this process may read, write"):
+            release(Tracking(spark, job, tracker.address), feed, bucket)
+    finally:
+        hadoop.set("fs.s3a.secret.key", secret)
