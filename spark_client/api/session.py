@@ -490,7 +490,7 @@ class Tracking:
             self.define()
             return self._running.launch(self.spark, *self._assembly.elsewhere(writer, plan))
         check_stores(plan)
-        self._tracker.start(str(checkpoint))
+        self._tracker.start(checkpoint)
         self.define()
         tracked, start = self._assembly.query(writer, plan)
         return self._launch(tracked, start)
@@ -501,7 +501,7 @@ class Tracking:
         assert writer.checkpoint is not None
         checkpoint = folder_of(self.spark, writer.checkpoint, "checkpointLocation")
         check_start([read.plan for read in writer.reads], checkpoint, writer.name, self._running.followed, self.spark)
-        self._tracker.start(str(checkpoint))
+        self._tracker.start(checkpoint)
         self.define()
         return self._launch(self._assembly.native(writer.reads, checkpoint), start)
 

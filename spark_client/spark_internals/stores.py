@@ -26,9 +26,8 @@ from spark_client.errors import UsageError
 from spark_client.spark_internals.sessions import is_remote
 from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
 from spark_client.storage.directories import local_path, write_parquet
-from spark_client.storage.folder import Filling, Folder
+from spark_client.storage.folder import STORES, Filling, Folder
 
-_STORES: Final = ("s3", "s3a", "s3n", "gs", "abfs", "abfss")
 _AT_ONCE: Final = 256 << 20  #: bytes of rows, uncompressed, that a task holds before it writes them
 _UNUSABLE: Final = frozenset('*?[]{}\\~^#%|<>"`')  #: in URLs: patterns to Spark, or spelled otherwise by stores
 
@@ -50,7 +49,7 @@ def folder_of(spark: SparkSession, location: str | os.PathLike[str], what: str) 
     """
     text = os.fspath(location)
     url = urlsplit(text)
-    if url.scheme not in _STORES:
+    if url.scheme not in STORES:
         return Folder(local_path(text, what))
     if signs := sorted(_UNUSABLE & set(text)):
         raise UsageError(

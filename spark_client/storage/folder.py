@@ -20,7 +20,9 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.storage.directories import check_store, local_path, make, may_appear, publish, remove, sweep, sync_all
 from tracker.store import ConditionalStore, FileStore, RefusedError, StoreError, open_store
 
-_S3A: Final = re.compile("s3[an]://")  #: as Spark has it; obstore knows ``s3://``
+#: Names of stores, as Spark has them, with those of journals.
+STORES: Final = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "az", "abfss": "az"}
+_S3A: Final = re.compile("s3[an]://")  #: obstore knows ``s3://``
 _OWNER: Final = "_query.json"  #: names the query whose table it is
 _ATTEMPTS: Final = "_attempts"  #: of what a folder publishes: each by one driver
 _ATTEMPT: Final = re.compile(r"(.+)/[0-9a-f]{32}/")
@@ -78,6 +80,11 @@ class Folder:
 
     def __repr__(self) -> str:
         return f"Folder({self._location!r})"
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those of its store that the environment lacks."""
+        return self._settings
 
     @property
     def path(self) -> Path | None:

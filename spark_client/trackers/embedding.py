@@ -6,15 +6,17 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from spark_client.errors import TrackingError, UsageError
+from spark_client.storage.folder import STORES, Folder
+from tracker.store.address import lend
 
 _JOURNALS: Final = ("sqlite:", "file:", "s3:", "gs:", "az:")
-#: Names of stores, as Spark has them, with those of journals.
-_STORES: Final = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "az", "abfss": "az"}
+_IN_ADDRESS: Final = ("endpoint", "region")  #: settings of a store that are no secret
 _FOLDER: Final = "_tracker"  #: beside checkpoints: sources of files pass over such names
 _UNSTARTED: Final = "runs-once-a-query-has-started"  #: shown by errors of calls that come before
 
@@ -39,7 +41,7 @@ class JobTracker(Protocol):
     address: str
     name: str
 
-    def start(self, checkpoint: str) -> None:
+    def start(self, checkpoint: Folder) -> None:
         """Make sure that it runs, before a query starts.
 
         Raises:
@@ -54,7 +56,7 @@ class Service:
     def __init__(self, address: str) -> None:
         self.address = self.name = address
 
-    def start(self, checkpoint: str) -> None:
+    def start(self, checkpoint: Folder) -> None:
         pass
 
 
@@ -70,7 +72,7 @@ class Embedded:
         self.name = journal
         self.address = _embed(journal)
 
-    def start(self, checkpoint: str) -> None:  # noqa: ARG002
+    def start(self, checkpoint: Folder) -> None:  # noqa: ARG002
         _embed(self.name)  # the process that ran it may have ended
 
 
@@ -88,13 +90,13 @@ class Beside:
         self.address = f"unix:{self._link}"
         self.name = ""
 
-    def start(self, checkpoint: str) -> None:
-        journal = journal_beside(checkpoint, self._job)
+    def start(self, checkpoint: Folder) -> None:
+        journal = journal_beside(str(checkpoint), self._job, checkpoint.settings)
         if self.name not in ("", journal):
             raise UsageError(
-                f"checkpointLocation {checkpoint!r}: the tracker of job {self._job!r} is {self.name}, in the folder of "
-                "its first query's checkpoint. Put the checkpoints of all its queries into that folder, or name the "
-                f"tracker: Tracking(…, server={self.name!r})"
+                f"checkpointLocation {str(checkpoint)!r}: the tracker of job {self._job!r} is {self.name}, in the "
+                "folder of its first query's checkpoint. Put the checkpoints of all its queries into that folder, or name "
+                f"the tracker: Tracking(…, server={self.name!r})"
             )
         address = _embed(journal)
         if not self.name:
@@ -116,8 +118,11 @@ def tracker_of(server: str | None, job: str) -> JobTracker:
     return Service(server)
 
 
-def journal_beside(checkpoint: str, job: str) -> str:
-    """Return the journal of a job one of whose queries has a checkpoint.
+def journal_beside(checkpoint: str, job: str, settings: Mapping[str, str] | None = None) -> str:
+    """Return the journal of a job one of whose queries has a checkpoint, and lend this process the keys for it.
+
+    Args:
+        settings: of the checkpoint's store, that the environment lacks.
 
     Raises:
         UsageError: the checkpoint is in a store in which journals cannot be.
@@ -131,15 +136,21 @@ def journal_beside(checkpoint: str, job: str) -> str:
     if url.scheme in ("", "file"):
         path = unquote(url.path) if url.scheme else checkpoint
         return f"file://{quote(os.path.dirname(os.path.realpath(path)).rstrip('/'))}/{_FOLDER}/{job}"
-    if url.scheme not in _STORES:
+    if url.scheme not in STORES:
         raise UsageError(
             f"checkpointLocation {checkpoint!r}: a tracker keeps no journal in {url.scheme}://: name one in another "
             "place, Tracking(…, server='file:///DIRECTORY'), or run a service (`tracker serve`) and give its address"
         )
     bucket, _, host = url.netloc.partition("@")
     folder = url.path.rstrip("/").rpartition("/")[0]
-    account = f"?account={host.partition('.')[0]}" if host else ""
-    return f"{_STORES[url.scheme]}://{bucket}{folder}/{_FOLDER}/{job}{account}"
+    given = dict(settings or {})
+    options: dict[str, str] = {name: given.pop(name) for name in _IN_ADDRESS if name in given}
+    if host:
+        options["account"] = host.partition(".")[0]
+    scheme = STORES[url.scheme]
+    lend(scheme, bucket, given)
+    shown = f"?{urlencode(options)}" if options else ""
+    return f"{scheme}://{bucket}{folder}/{_FOLDER}/{job}{shown}"
 
 
 def _embed(journal: str) -> str:

@@ -31,7 +31,7 @@ def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with server:
         line = Line(server.port)
         key, secret = server.environment["AWS_ACCESS_KEY_ID"], server.environment["AWS_SECRET_ACCESS_KEY"]
-        settings = {
+        line.settings = settings = {
             "endpoint": f"http://127.0.0.1:{line.port}",
             "endpoint.region": "us-east-1",
             "path.style.access": "true",

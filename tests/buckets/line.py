@@ -32,11 +32,13 @@ class Line:
 
     Attributes:
         asked: all requests, in order.
+        settings: of Hadoop's client, to reach the store by this line.
         fault: what becomes of a request: None, ``before`` (it does not arrive), ``after`` (its answer does not).
     """
 
     def __init__(self, to: int) -> None:
         self.asked: list[Request] = []
+        self.settings: dict[str, str] = {}
         self.fault: Callable[[Request], str | None] = lambda request: None
         self._to = to
         self._loop = asyncio.new_event_loop()

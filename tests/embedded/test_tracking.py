@@ -108,12 +108,10 @@ def test_another_application_of_the_job_finds_its_tracker(
 def test_a_driver_that_is_killed_again_and_again_releases_each_window_once(
     spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:
-    feed.path.rename(tmp_path / "in")
-    feed.path = tmp_path / "in"
     for number in range(12):
         feed.put(row(number, 5 * number, kind="xy"[number % 2]), row(100 + number, 60 + number, last=number == 11))
     feed.put(row(12, 59, last=True))
-    command = [sys.executable, "-m", "tests.embedded.driver", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.embedded.driver", str(feed.path), str(tmp_path)]
     for batches in (2, 5, 9, None):
         with subprocess.Popen(command) as driver:
             while batches is not None and not (tmp_path / "cp" / "commits" / str(batches)).exists():

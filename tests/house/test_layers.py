@@ -23,7 +23,7 @@ _GROUND = {"errors", "advice", "columns"}  #: modules of no room, which every ro
 ROOMS = {
     "storage": set[str](),
     "spark_internals": {"storage"},
-    "trackers": set[str](),
+    "trackers": {"storage"},
     "windows": {"spark_internals"},
     "aggregates": {"spark_internals"},
     "fronts": {"windows", "storage", "spark_internals"},

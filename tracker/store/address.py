@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 #: What an address can begin with: Amazon S3 and stores with its interface, Google's, Azure's, a directory.
 SCHEMES: Final = ("s3", "gs", "az", "file")
 _FORMS: Final = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY"
+_LENT: dict[tuple[str, str], Mapping[str, str]] = {}
 _FOR: Final = {"region": ("s3",), "account": ("az",), "credentials_file": ("s3", "gs"), "endpoint": ("s3", "gs", "az")}
 
 
@@ -56,6 +57,11 @@ class StoreAddress:
             raise ValueError(f"endpoint={self.endpoint!r} is not a URL; use https://HOST:PORT")
         if self.ca and not self.is_encrypted:
             raise ValueError("ca is of use only where the connection is encrypted")
+
+    @property
+    def lent(self) -> Mapping[str, str]:
+        """The keys that this process was lent for the bucket: see `lend`."""
+        return _LENT.get((self.scheme, self.bucket), {})
 
     @property
     def is_encrypted(self) -> bool:
@@ -115,6 +121,15 @@ class StoreAddress:
             return Path(self.ca).expanduser().read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"the authorities' file {self.ca} cannot be read: {error}") from error
+
+
+def lend(scheme: str, bucket: str, keys: Mapping[str, str]) -> None:
+    """Have this process open a bucket with keys that its environment lacks.
+
+    Args:
+        keys: as obstore calls them, such as ``access_key_id``.
+    """
+    _LENT[scheme, bucket] = dict(keys)
 
 
 def read_options(url: SplitResult, what: str, known: Sequence[Field[Any]]) -> dict[str, Any]:

@@ -204,14 +204,14 @@ def _open(address: StoreAddress, retries: int) -> Any:
     }
     if address.scheme == "gs":
         config = {"base_url": address.endpoint, "service_account": address.credentials_file}
-        return GCSStore(address.bucket, config=_given(config), **options)
+        return GCSStore(address.bucket, config=_given({**address.lent, **_given(config)}), **options)
     if address.scheme == "az":
         config = {"account_name": address.account, "endpoint": address.endpoint}
-        return AzureStore(address.bucket, config=_given(config), **options)
+        return AzureStore(address.bucket, config=_given({**address.lent, **_given(config)}), **options)
     if address.credentials_file:
         options["credential_provider"] = _SharedCredentials(Path(address.credentials_file).expanduser())
     config = {"region": address.region, "endpoint": address.endpoint}
-    return S3Store(address.bucket, config=_given(config), **options)
+    return S3Store(address.bucket, config=_given({**address.lent, **_given(config)}), **options)
 
 
 def _given(config: Mapping[str, str]) -> Any:
