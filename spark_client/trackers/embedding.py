@@ -95,8 +95,8 @@ class Beside:
         if self.name not in ("", journal):
             raise UsageError(
                 f"checkpointLocation {str(checkpoint)!r}: the tracker of job {self._job!r} is {self.name}, in the "
-                "folder of its first query's checkpoint. Put the checkpoints of all its queries into that folder, or name "
-                f"the tracker: Tracking(…, server={self.name!r})"
+                "folder of its first query's checkpoint. Put the checkpoints of all its queries there, or name the "
+                f"tracker: Tracking(…, server={self.name!r})"
             )
         address = _embed(journal)
         if not self.name:
