@@ -68,8 +68,9 @@ test: $(CLASSES) ## every rule, in some ten minutes
 	@$(DOCTESTS)
 	@$(PYTEST) $(PARALLEL) tests -m "not slow and not thorough"
 
-test-thorough: $(CLASSES) #- what takes longer: kills at every step, drawn lives, every type, chaos
-	@$(PYTEST) $(PARALLEL) tests -m "thorough and not slow"
+SHARE := 0/1
+test-thorough: $(CLASSES) #- what takes longer: kills at every step, drawn lives, every type, chaos; SHARE=0/3: a third of it
+	@$(PYTEST) $(PARALLEL) tests -m "thorough and not slow" --share=$(SHARE)
 
 test-all: test test-thorough ## both
 

@@ -5,6 +5,8 @@ The JVMs that tests start share an archive of classes, if `make test` has made o
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import pytest
 from hypothesis import settings
 
@@ -16,12 +18,18 @@ settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", default="0/1", metavar="K/N", help="of all tests, only those of part K of N, from 0 on")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the tests with Spark first: their files are the longest, and no worker is left with one at the end.
 
     A time-out is for what hangs. Slow tests take many minutes on a busy machine, and one that is cut off in the middle
     of a call breaks the Spark session of those after it.
     """
+    part, parts = map(int, config.getoption("--share").split("/"))
+    items[:] = [each for each in items if crc32(each.nodeid.partition("[")[0].encode()) % parts == part % parts]
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
