@@ -67,7 +67,9 @@ _PASSING: Final = frozenset(
     )
 )
 #: How a variable or a function looks in a column's text, with a number or an address that is another one each time.
-_NUMBERED: Final = re.compile(r"_\d+\)? ->|columnnodeexpression\(")
+_NUMBERED: Final = re.compile(
+    r"_\d+\)? ->|columnnodeexpression\(" if pyspark.__version__ >= "4" else r"lambdafunction\("
+)
 _PYTHON: Final = ("PythonUDF", "PythonUDAF")
 
 

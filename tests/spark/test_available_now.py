@@ -15,6 +15,7 @@ from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.spark_internals.readers import ASKS_WHERE_IT_ENDS
 from spark_client.storage.folder import Folder
 from tests.client.processes import Server
+from tests.spark.conftest import CHANNELS
 from tests.spark.feed import Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
@@ -47,7 +48,7 @@ def night(spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path
 
 
 @pytest.mark.parametrize(
-    "through", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["alone", "through a channel"]
+    "through", [False, pytest.param(True, marks=[CHANNELS, pytest.mark.thorough])], ids=["alone", "through a channel"]
 )
 def test_a_nightly_run_releases_what_it_has_ended(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, through: bool

@@ -24,7 +24,7 @@ from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import Feed, row, rows_of
 
-LOG_PACKAGE = "streaming" if pyspark.__version__.startswith("4.0.") else "streaming.checkpointing"
+LOG_PACKAGE = "streaming" if pyspark.__version__ < "4.1" else "streaming.checkpointing"
 MANAGERS = ["FileSystemBasedCheckpointFileManager", "FileContextBasedCheckpointFileManager"]
 
 

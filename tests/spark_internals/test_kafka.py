@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.spark
 __all__ = ["broker", "topic"]
 
 
+@pytest.mark.skipif(pyspark.__version__ < "4", reason="the connector is fetched for Spark 4")
 @pytest.mark.parametrize(
     "trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}], ids=lambda each: next(iter(each))
 )

@@ -14,12 +14,12 @@ import pyspark
 import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.classic.column import Column as ClassicColumn
 
 from spark_client import UsageError
 from spark_client.spark_internals import columns as spark_columns
 from spark_client.spark_internals.columns import dumps, loads
 
+classic = pytest.importorskip("pyspark.sql.classic.column", reason="columns have nodes since Spark 4.0")
 pytestmark = pytest.mark.spark
 
 ROWS = "SELECT * FROM VALUES (1, 'it''s', array(1, 2)), (2, null, array()) AS t(a, `b.c`, d)"
@@ -82,7 +82,7 @@ def test_a_column_with_a_subquery_is_refused(spark: SparkSession) -> None:
 def test_a_column_in_which_spark_keeps_its_node_elsewhere_is_refused(spark: SparkSession) -> None:
     handle: Any = spark._jvm.java.lang.Object()  # type: ignore[union-attr]
     with pytest.raises(UsageError, match="cannot be carried to another process"):
-        dumps([ClassicColumn(handle)])
+        dumps([classic.Column(handle)])
 
 
 def test_what_is_of_one_process_is_refused(spark: SparkSession) -> None:

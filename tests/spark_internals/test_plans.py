@@ -11,7 +11,6 @@ from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from spark_client.spark_internals.plans import has_lambda, has_literal, is_plain, partitions_of, passed_on, reads_whole
 from tests.spark.feed import Feed, row
@@ -120,7 +119,7 @@ class Mute:
 @pytest.mark.parametrize("error", [AttributeError("queryExecution"), Py4JError("no such method")], ids=repr)
 def test_nothing_is_certain_where_spark_does_not_answer(spark: SparkSession, error: Exception) -> None:
     rows = spark.createDataFrame([(1, (2, 3), 4)], "id long, inner struct<id: long, other: long>, `inner.id` long")
-    silent = ClassicDataFrame(Mute(rows._jdf, error), spark)
+    silent = type(rows)(Mute(rows._jdf, error), spark)
     assert silent.columns == rows.columns
     for before, after in ((rows, silent), (silent, rows), (silent, silent)):
         assert not passed_on(before, after, ["id"])

@@ -15,10 +15,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.spark_internals.readers import AvailableNow, LastingReader, source_name
+
+pytest.importorskip("pyspark.sql.datasource", reason="sources in Python came with Spark 4.0")
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 pytestmark = pytest.mark.spark
 
