@@ -14,7 +14,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py --ignore=benchmarks/exactness/programs $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install doctor demo demo-delays demo-kafka demo-state test test-thorough test-all test-fast test-spark test-slow test-bounds test-oldest exactness-peers jars image lint types proto proto-check docs-check site format integrations clean check
+.PHONY: help help-all install doctor demo demo-delays demo-kafka demo-state test test-thorough test-all test-fast test-spark test-slow test-bounds test-oldest test-matrix exactness-peers jars image lint types proto proto-check docs-check site format integrations clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,6 +96,9 @@ integrations: $(STAMP) .cache/airflow/.installed .cache/dagster/.installed #- th
 
 test-bounds: $(STAMP) #- the client with the lowest and the highest versions of what it needs
 	@$(BIN)/python scripts/test_bounds.py
+
+test-matrix: $(STAMP) #- what matters most on every supported Spark (3.5 GB in .cache/matrix), and its table in docs; SPARK="4.1 4.3": on these
+	@$(BIN)/python scripts/test_matrix.py $(SPARK)
 
 # The oldest Python that is supported, as far as this machine has one: Debian 12's own has no filters of `tarfile`.
 OLDEST ?= /usr/bin/python3
