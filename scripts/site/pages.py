@@ -29,6 +29,7 @@ COMMANDS: Final = "reference/commands.md"
 PACKAGES: Final = (
     "tracker.client",
     "tracker.sharded",
+    "tracker.kafka",
     "tracker.testing",
     "spark_client",
     "spark_client.aggregates",

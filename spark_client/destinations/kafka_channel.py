@@ -1,8 +1,8 @@
 """Kafka: a channel between queries, and a sink for results.
 
 A record of the channel is a row: its value is the row as JSON; its key is the label that it travels under, so that
-copies share a partition; its headers say, as JSON too, which substream it belongs to, and what the sender's epoch that
-it is of consists of.
+copies share a partition; its headers have, as JSON too, the substream that it belongs to, and the contents of the
+sender's epoch that it is of. A record of a service (`tracker.kafka`) has a key of its own, and the label in a header.
 
 Kafka is written at least once: a task that is retried, and an epoch that is replayed, write records again. What is
 written must then be the same. So an epoch's rows go to the channel's outbox first, a directory that is published once
@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER
+from spark_client.columns import TRACKER, schema_of
 from spark_client.counting.groups import files
 from spark_client.destinations.channel import DoubledLabelsError, JsonChannel
 from spark_client.destinations.deduplication import SENDING, ReceivedOnce, Sending
@@ -31,8 +31,10 @@ from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
 from spark_client.storage import topics
 from spark_client.storage.folder import Folder
+from spark_client.windows.declaration import Window, declare
 
 _EPOCH_HEADER: Final = "tracker-epoch"
+_ISOLATION: Final = "kafka.isolation.level"
 _SENT: Final = "_sent.json"
 _FEW: Final = 4_000_000  #: rows up to which looking at their labels here costs less than a Spark job does
 
@@ -41,6 +43,7 @@ _LINEAGE: Final = T.StructType(
         T.StructField("scope", T.StringType()),
         T.StructField("name", T.StringType()),
         T.StructField("end", T.LongType()),
+        T.StructField("label", T.LongType()),
     ]
 )
 _OURS: Final = (
@@ -85,6 +88,35 @@ class KafkaChannel(JsonChannel):
         self.exact = not deduplicate
         self._options = dict(options or {})
         self._received: dict[str, ReceivedOnce] = {}
+
+    def of_service(
+        self,
+        spark: SparkSession,
+        columns: T.StructType | str,
+        *,
+        scope: str | None = None,
+        window: Window | None = None,
+        substream: str | None = None,
+    ) -> KafkaChannel:
+        """Return this channel, whose rows a service sends: `tracker.kafka.Producer`.
+
+        Args:
+            spark: the session.
+            columns: of the JSON that the service sends as values; times are in UTC with microseconds.
+            scope: the column that names the scope, if the service gives one.
+            window: the windows of a time, which the service gives the end of: ``("at", "1 hour")``.
+            substream: or the column that has the substream's name.
+
+        Raises:
+            UsageError: as `Tracking.source`; or the channel was described otherwise.
+
+        >>> orders = tracking.kafka_channel("orders", "orders", servers, "/data/orders")      # doctest: +SKIP
+        >>> orders.of_service(spark, "item string, day string", substream="day")              # doctest: +SKIP
+        >>> daily = tracking.release(tracking.receive(orders), aggs={"items": F.count("*")})  # doctest: +SKIP
+        """
+        rows = spark.createDataFrame([], schema_of(columns, "of_service"))
+        self.describe(rows.schema, declare(rows, scope, window, substream).rule)
+        return self
 
     def __repr__(self) -> str:
         return f"KafkaChannel({self.segment!r}, {self.topic!r}, {self.servers!r})"
@@ -193,7 +225,8 @@ class KafkaChannel(JsonChannel):
             )
 
     def _read(self, spark: SparkSession) -> DataFrame:
-        reader = spark.readStream.format("kafka").options(**self._options).option("subscribe", self.topic)
+        options = {_ISOLATION: "read_committed", **self._options}  # services send in transactions
+        reader = spark.readStream.format("kafka").options(**options).option("subscribe", self.topic)
         reader = reader.option("kafka.bootstrap.servers", self.servers).option("startingOffsets", "earliest")
         records = topics.load(reader.option("includeHeaders", "true"))
         schema, _ = self.description()
@@ -201,14 +234,14 @@ class KafkaChannel(JsonChannel):
         parsed = records.select(
             jsonrows.from_json(F.col("value").cast("string"), own).alias("row"),
             jsonrows.from_json(_value_of(0, topics.HEADER), _LINEAGE).alias("lineage"),
-            F.col("key").cast("string").try_cast("long").alias("label"),
+            F.col("key").cast("string").try_cast("long").alias("key"),
             _value_of(1, _EPOCH_HEADER).alias(SENDING),
         )
         tracker = F.struct(
             F.col("lineage.scope").alias("scope"),
             F.col("lineage.name").alias("name"),
             F.timestamp_micros("lineage.end").alias("end"),
-            F.col("label"),
+            F.coalesce("lineage.label", "key").alias("label"),  # a service's messages have keys of their own
         )
         return parsed.select("row.*", tracker.alias(TRACKER), SENDING)
 

@@ -67,6 +67,7 @@ TRACKER_ROOMS = {
     "backup": {"store"},
     "client": {"contract", "wire"},
     "sharded": {"client", "contract"},
+    "kafka": {"client"},
     "security": {"contract", "web", "wire"},
     "web": {"wire"},
     "relay": {"client", "contract", "security", "web", "wire"},
