@@ -99,6 +99,11 @@ pq.write_table(pa.table({"job": pa.array([], "string")}), "receipts/1.parquet")
 done = subprocess.run([sys.executable, "-m", "tracker.cli.main", "ledger", "receipts"], capture_output=True, text=True)
 print(done.stdout, done.stderr, int("pip install" not in done.stderr))
 """,
+    "kafka": """
+import confluent_kafka
+from tracker.kafka import Consumer, Producer
+print(int(callable(Consumer) and callable(Producer)))
+""",
     "snapshots": """
 from tracker.store.foreign import ForeignStore
 import spark_client.api.snapshots
