@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tracker.kafka import Element, ProgressLostError
 from tracker.kafka.records import Copies, Mark, decided_epoch, headers_of, read_element, signed
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100).filter("*".__ne__)
 LABELS = st.integers(1, 2**64 - 1)
 ELEMENTS = st.builds(
     Element, TEXTS, TEXTS, st.none() | st.integers(-(2**61), 2**61), LABELS, st.just("till"), st.just(3)
@@ -84,10 +84,10 @@ def test_the_mark_decides_what_was_staged(
 @pytest.mark.parametrize(
     ("marked", "committed", "staged", "words"),
     [
-        (None, None, [1], "Kafka has lost the progress of till"),
-        (None, 7, [8], "Kafka has lost the progress of till"),
-        (6, 7, [], "Kafka has lost the progress of till"),
-        (8, 7, [], "the tracker has lost epochs of till: it has those up to 7, and Kafka has committed 8"),
+        (None, None, [1], "till has lost its progress"),
+        (None, 7, [8], "till has lost its progress"),
+        (6, 7, [], "till has lost its progress"),
+        (8, 7, [], "the tracker has lost epochs of till: it has those up to 7, and epoch 8 was sent"),
         (3, None, [], "the tracker has lost epochs of till"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.services.shop import Shop, create, nothing_comes, receive
 from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
 from tracker.kafka import ProgressLostError
 
+EPOCH = b'{"sender":"x","epoch":0}'
 WAYS = pytest.mark.parametrize("way", ["transactions", "outbox"])
 
 
@@ -96,6 +98,25 @@ def test_an_epoch_that_kafka_refuses_is_sent_again_or_aborted(shop: Shop) -> Non
     assert shop.ended() == {"monday": 1}
 
 
+@WAYS
+def test_an_epoch_that_the_tracker_refuses_is_aborted(shop: Shop, way: str, tmp_path: Path) -> None:
+    till = shop.producer(outbox=outbox(way, tmp_path))
+    till.send(shop.topic, "1", "1", name="m" * 513)
+    for _ in range(2):
+        with pytest.raises(TrackerError, match="MALFORMED"):
+            till.commit()
+    till.abort()
+    till.send(shop.topic, "2", "2", name="monday")
+    till.close_substream("", "monday")
+    till.commit()
+    till.close()
+    with shop.consumer() as mailer:
+        (received,) = receive(mailer, 1)
+        mailer.commit()
+    assert received.message.value() == b"2"
+    assert shop.ended() == {"monday": 1}
+
+
 def test_a_producer_that_was_superseded_counts_no_more(shop: Shop) -> None:
     zombie = shop.producer()
     zombie.send(shop.topic, "1", "of the zombie", name="monday")
@@ -145,6 +166,10 @@ def test_messages_of_others_are_handed_out_untracked(shop: Shop) -> None:
         [("tracker", b"{}"), ("tracker-epoch", b"{}")],
         [("tracker", b'{"scope":"","name":"monday"}'), ("tracker-epoch", b'{"sender":"x","epoch":0}')],
         [("tracker", b"\xff"), ("tracker-epoch", None)],
+        *(
+            [("tracker", json.dumps({"scope": scope, "name": name, "label": 1}).encode()), ("tracker-epoch", EPOCH)]
+            for scope, name in [("", ""), ("*", "monday"), ("", "m" * 513), (7, "monday"), ("", "\ud800")]
+        ),
         [("traceparent", b"00"), ("tracker", b'{"scope":"","name":"monday","label":1}')],
     ]
     plain = shop.plain()

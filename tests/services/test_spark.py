@@ -14,7 +14,7 @@ from examples.services.kafka import Kafka
 from spark_client import Tracking, UsageError
 from tests.client.processes import Server
 from tests.services.shop import create, receive
-from tracker.client import Ended, Late
+from tracker.client import Ended, Late, TrackerClient
 from tracker.kafka import Consumer, Producer
 
 pytestmark = pytest.mark.spark
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.spark
 _HOUR = 3_600_000_000
 
 
-def ends(tracking: Tracking, job: str) -> dict[tuple[str, str, str], int]:
-    events = [each.kind for each in tracking.client.list_events(job).events]
+def ends(client: TrackerClient, job: str) -> dict[tuple[str, str, str], int]:
+    events = [each.kind for each in client.list_events(job).events]
     assert not [each for each in events if isinstance(each, Late)]
     return {(each.segment, each.scope, each.name): each.elements for each in events if isinstance(each, Ended)}
 
@@ -33,7 +33,7 @@ def test_hours_end_in_the_query_and_behind_it_when_all_has_arrived(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, tmp_path: Path, way: str
 ) -> None:
     job, behind = f"between-{way}", f"{topic}-behind"
-    servers = {"bootstrap.servers": broker.servers}
+    client, servers = TrackerClient(tracker.address), {"bootstrap.servers": broker.servers}
     create(broker, behind)
     tracking = Tracking(spark, job, tracker.address)
     orders = tracking.kafka_channel("orders", topic, broker.servers, str(tmp_path / "orders"))
@@ -46,7 +46,7 @@ def test_hours_end_in_the_query_and_behind_it_when_all_has_arrived(
 
     name, end = "1970-01-01T00:00:00Z/1970-01-01T01:00:00Z", _HOUR
     outbox = tmp_path / "outbox" if way == "outbox" else None
-    with Producer(tracking.client, job, "till", servers, {topic: "orders"}, outbox=outbox) as till:
+    with Producer(client, job, "till", servers, {topic: "orders"}, outbox=outbox) as till:
         for number in range(10):
             value = json.dumps({"at": "1970-01-01T00:30:00.000000Z", "shop": "berlin", "items": number})
             till.send(topic, f"order {number}", value, scope="berlin", name=name, end_time=end, identity=[number])
@@ -55,13 +55,13 @@ def test_hours_end_in_the_query_and_behind_it_when_all_has_arrived(
         till.commit()
         tracking.process_all_available()
         config = {**servers, "group.id": f"{job}-mailer"}
-        with Consumer(tracking.client, job, config, {behind: "done"}, window=timedelta(hours=1)) as mailer:
+        with Consumer(client, job, config, {behind: "done"}, window=timedelta(hours=1)) as mailer:
             mails = receive(mailer, 9)
             mailer.commit()
-            assert not ends(tracking, job), "the service may send more"
+            assert not ends(client, job), "the service may send more"
             till.close_substream("berlin", name, end)
             till.commit()
-            assert ends(tracking, job) == {("orders", "berlin", name): 10, ("done", "berlin", name): 9}
+            assert ends(client, job) == {("orders", "berlin", name): 10, ("done", "berlin", name): 9}
     assert sorted(json.loads(each.message.value() or b"")["doubled"] for each in mails) == [*range(0, 18, 2)]
     assert {(each.element.scope, each.element.name) for each in mails if each.element} == {("berlin", name)}
     tracking.stop()

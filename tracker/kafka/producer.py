@@ -111,8 +111,8 @@ class Producer:
     nothing. A service that is killed goes on under its name, and what it had not committed was never sent; its caller
     sends it again. A second service of this name fences the first one.
 
-    With `outbox` an epoch is written to disk before it is reported, then sent until the brokers have acknowledged
-    it. A service that is killed sends the epoch of its outbox again; `Consumer` and a Kafka channel drop the copies.
+    With `outbox` an epoch is written to disk, then reported, then sent until the brokers have acknowledged it. A
+    service that is killed sends the epoch of its outbox again; `Consumer` and a Kafka channel drop the copies.
 
     Use one thread. The producer is called ``tracker.JOB.NAME`` as a transactional id, and as the consumer group whose
     offsets keep the last epoch.
@@ -149,24 +149,44 @@ class Producer:
         if taken := [each for each in _OWN if each in config]:
             raise ValueError(f"config has {taken[0]!r}, which the producer sets itself: leave it out")
         self.name = name
-        self._job, self._client, self._segments = job, client, dict(segments)
+        self._job, self._client, self._segments, self._config = job, client, dict(segments), dict(config)
         self._id = f"tracker.{job}.{name}"
         self._outbox = None if outbox is None else Path(outbox)
         self._sizes: dict[str, int] = {}  # of topics, in partitions
-        if self._outbox is not None:
-            self._lock = _locked(self._outbox)
-        self._run = client.open_producer(job, name, str(uuid4()), replays=outbox is not None)
         if self._outbox is None:
-            self._kafka = kafka.Producer({**config, "transactional.id": self._id})
             self._marks = kafka.Consumer({**config, "group.id": self._id, "enable.auto.commit": False})
-            self._begin(self._resolved() + 1, {})
         else:
-            self._kafka = kafka.Producer({**config, "enable.idempotence": True})
-            self._begin(max(1, self._run.next_epoch()), {})
-            if self._outbox.exists():
-                self._epoch = _Epoch.read(self._outbox)
-                self._decided = self._frozen = True
-                self.commit()
+            self._lock = _locked(self._outbox)
+        self._start()
+
+    def _start(self) -> None:
+        """Take the name over, and decide what is undecided under it.
+
+        The order matters: whoever can still decide an epoch after this has opened a later run, and then the tracker
+        refuses this one.
+        """
+        self._run = self._client.open_producer(self._job, self.name, str(uuid4()))
+        left, done = None, self._run.committed_epoch
+        if self._outbox is None:
+            self._kafka = kafka.Producer({**self._config, "transactional.id": self._id})
+            retried(self._kafka.init_transactions)  # after this no transaction of an earlier service is committed
+            places = [kafka.TopicPartition(topic, 0) for topic in self._segments]
+            mark = max((each.offset - 1 for each in committed(self._marks, places) if each.offset > 0), default=None)
+        else:
+            self._kafka = kafka.Producer({**self._config, "enable.idempotence": True})
+            left = _Epoch.read(self._outbox) if self._outbox.exists() else None
+            mark = max(done or 0, 0) if left is None else left.number
+        staged = staged_epochs(self._client, self._job, self.name)
+        last = decided_epoch(f"producer {self.name!r}", mark, done, staged)
+        if mark is None:
+            self._kafka.begin_transaction()
+            self._mark(last)
+            retried(self._kafka.commit_transaction)
+        self._run.commit(last)
+        self._begin(last + 1, {})
+        if left is not None:
+            self._epoch, self._decided, self._frozen = left, True, True
+            self.commit()
 
     def __enter__(self) -> Self:
         return self
@@ -253,35 +273,32 @@ class Producer:
         if not (self._frozen or self._epoch.messages or self._epoch.promises):
             return
         self._frozen = True
-        if self._outbox is None:
-            if not self._decided:
-                self._report().report(units=["0"])  # it counts once the epoch is committed, and not if it is revoked
+        if not self._decided:
+            self._report().report(units=["0"])  # it counts once the epoch is decided, and is revoked otherwise
+            if self._outbox is None:
                 self._transact()
-                self._decided = True
-            self._run.commit(self._epoch.number)
-        else:
-            if not self._decided:
+            else:
                 self._epoch.write(self._outbox)
-                self._decided = True
-            self._report().report(commit=True)
+            self._decided = True
+        self._run.commit(self._epoch.number)
+        if self._outbox is not None:
             self._produce()
             self._outbox.unlink()
         topics = {topic: self._epoch.number for topic, *_ in self._epoch.messages}
         self._begin(self._epoch.number + 1, {**self._epoch.after, **topics})
 
     def abort(self) -> None:
-        """Forget what was added since the last commit.
+        """Forget what was added since the last commit. After a commit that has failed, this starts the producer again.
 
         Raises:
             RuntimeError: it was sent: only `commit` can bring it to its end.
         """
         if self._decided:
-            raise RuntimeError("the epoch was sent, and the tracker has not committed it yet: call commit() again")
-        if self._frozen and self._outbox is None:
-            run = str(uuid4())
-            self._run = self._client.open_producer(self._job, self.name, run)
-            self._run.commit(self._epoch.number - 1)  # which revokes what was staged after it
-        self._begin(self._epoch.number, self._epoch.after)
+            raise RuntimeError("the epoch was sent, and the commit has not come to its end: call commit() again")
+        if self._frozen:
+            self._start()
+        else:
+            self._begin(self._epoch.number, self._epoch.after)
 
     def close(self) -> None:
         """Close the run; a drain then does not wait for it. What was not committed is forgotten."""
@@ -344,27 +361,6 @@ class Producer:
         """Keep the number of an epoch as the offset of a group that nobody is in, within the transaction."""
         place = kafka.TopicPartition(min(self._segments), 0, number + 1)
         retried(self._kafka.send_offsets_to_transaction, [place], self._marks.consumer_group_metadata())
-
-    def _resolved(self) -> int:
-        """Fence earlier services of this name, and decide what they left.
-
-        The run was opened before, so whoever may still commit a transaction after this has opened a later run, and
-        then the tracker refuses this one.
-
-        Returns:
-            The last epoch that was committed.
-        """
-        retried(self._kafka.init_transactions)  # after this no transaction of an earlier service is committed
-        places = [kafka.TopicPartition(topic, 0) for topic in self._segments]
-        marks = [each.offset - 1 for each in committed(self._marks, places) if each.offset > 0]
-        staged = staged_epochs(self._client, self._job, self.name)
-        last = decided_epoch(f"producer {self.name!r}", max(marks, default=None), self._run.committed_epoch, staged)
-        if not marks:
-            self._kafka.begin_transaction()
-            self._mark(last)
-            retried(self._kafka.commit_transaction)
-        self._run.commit(last)
-        return last
 
     def _partitions(self, topic: str) -> int:
         if topic not in self._sizes:

@@ -15,6 +15,8 @@ from typing import Any, Final, TypeAlias
 ELEMENT_HEADER: Final = "tracker"
 EPOCH_HEADER: Final = "tracker-epoch"
 _TOPMOST: Final = 1 << 63
+_LONGEST_NAME: Final = 512  #: bytes, at the tracker
+_LATEST: Final = 1 << 61  #: end time, at the tracker
 _LONGEST_MARK: Final = 4096  #: bytes, Kafka's `offset.metadata.max.bytes`
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | str | None]]
@@ -101,7 +103,18 @@ def read_element(key: bytes | None, headers: Headers | None, window: timedelta |
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
-    return found if all(isinstance(each, str) for each in (found.scope, found.name, found.sender)) else None
+    return found if _can_be(found) else None
+
+
+def _can_be(element: Element) -> bool:
+    """Return whether the tracker takes an element: a message that anybody has written must not hold up a partition."""
+    texts = element.scope, element.name, element.sender
+    if not all(isinstance(each, str) for each in texts) or element.name == "" or element.scope == "*":
+        return False
+    try:
+        return max(len(each.encode()) for each in texts) <= _LONGEST_NAME and abs(element.end_time or 0) <= _LATEST
+    except UnicodeEncodeError:
+        return False
 
 
 def _iso(micros: int) -> str:
@@ -178,11 +191,11 @@ class Mark:
 
 
 def decided_epoch(what: str, marked: int | None, committed: int | None, staged: Iterable[int]) -> int:
-    """Return the last epoch that Kafka has committed: the tracker commits it and revokes later ones.
+    """Return the last epoch that is decided: the tracker commits it and revokes later ones.
 
     Args:
         what: names the service, for messages.
-        marked: the epoch of the mark in Kafka; None: there is none.
+        marked: the last epoch that Kafka has committed, or that is in the outbox; None: there is no mark.
         committed: the last epoch that the tracker has committed.
         staged: epochs that wait there for a decision.
 
@@ -197,13 +210,13 @@ def decided_epoch(what: str, marked: int | None, committed: int | None, staged: 
         return max(done, 0)
     if marked is None or marked < done:
         raise ProgressLostError(
-            f"Kafka has lost the progress of {what}: its offsets end at epoch {marked}, and the tracker has committed "
-            f"{committed} and staged {sorted(waiting)}. Offsets of a group that is away expire "
+            f"{what} has lost its progress: its last epoch in Kafka or in its outbox is {marked}, and the tracker has "
+            f"committed {committed} and staged {sorted(waiting)}. Offsets of a group that is away expire "
             "(offsets.retention.minutes). Give it a new name, and abandon the substreams that were open"
         )
     if marked > max(done, 0) and marked not in waiting:
         raise ProgressLostError(
-            f"the tracker has lost epochs of {what}: it has those up to {committed}, and Kafka has committed {marked}. "
+            f"the tracker has lost epochs of {what}: it has those up to {committed}, and epoch {marked} was sent. "
             "Start the job again"
         )
     return marked
