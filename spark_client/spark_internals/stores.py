@@ -79,10 +79,10 @@ def _settings(spark: SparkSession, scheme: str, authority: str) -> dict[str, str
         "secret_access_key": of_bucket("secret.key"),
         "session_token": of_bucket("session.token"),
     }
-    place = {"region": of_bucket("endpoint.region"), "endpoint": endpoint}
     return {
         **_lacking(keys, ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY", "AWS_CONTAINER")),
-        **_lacking(place, ("AWS_ENDPOINT", "AWS_REGION", "AWS_DEFAULT_REGION")),
+        **_lacking({"endpoint": endpoint}, ("AWS_ENDPOINT",)),
+        **_lacking({"region": of_bucket("endpoint.region")}, ("AWS_REGION", "AWS_DEFAULT_REGION")),
     }
 
 

@@ -280,6 +280,7 @@ class Folder:
             return
         trial = f"_check.{uuid.uuid4().hex}"
         try:
+            self._store.get(self._prefix + trial, soon=True)  # it is not there, or nobody answers
             created = [self._store.create(self._prefix + trial, b"{}") for _ in range(2)]
             self._store.delete([self._prefix + trial])
         except StoreError as error:

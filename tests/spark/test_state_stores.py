@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.sql import types as T  # noqa: N812
 
 from examples.services.s3 import S3
 from spark_client.errors import TrackingError, UsageError
@@ -24,6 +25,8 @@ DAY = Substream("a", "day", None)
 
 class Rows:
     """Stands for a DataFrame that is written: a file with its number of rows."""
+
+    schema = (T.StructField("of_no_form_in_arrow", T.VariantType()),)  # so Spark writes it
 
     def __init__(self, number: int) -> None:
         self._number = number

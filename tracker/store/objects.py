@@ -37,6 +37,8 @@ _TOOK: Final = re.compile(r" in [0-9.]+(ns|µs|ms|s)\b")  # how long a request t
 _ENDPOINTS: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _UNENCRYPTED: Final = re.compile("http:", re.IGNORECASE)
 _PATIENT: Final[Any] = {"max_retries": _RETRIES, "retry_timeout": timedelta(minutes=1)}
+_HASTY: Final = timedelta(seconds=5)
+_IMPATIENT: Final[Any] = {"max_retries": 1, "retry_timeout": _HASTY}
 _LONGEST: Final = 400  # characters of an error
 
 T = TypeVar("T")
@@ -82,8 +84,11 @@ class ObjectStore:
         endpoints = [(settings or {}).get("endpoint", ""), *(os.environ.get(name, "") for name in _ENDPOINTS)]
         plain: Any = {"allow_http": True} if any(map(_UNENCRYPTED.match, endpoints)) else {}
         try:
-            opened = from_url(url, config=_given(settings or {}), client_options=plain, retry_config=_PATIENT)
-            return cls(opened, opened, opened)
+            config: Any = _given(settings or {})
+            opened = from_url(url, config=config, client_options=plain, retry_config=_PATIENT)
+            plain |= {"timeout": _HASTY}
+            hasty = from_url(url, config=config, client_options=plain, retry_config=_IMPATIENT)
+            return cls(opened, opened, hasty)
         except (exceptions.BaseError, ValueError) as error:
             raise RefusedError(_text(error)) from error
 

@@ -1,0 +1,167 @@
+"""Two queries over Spark Connect, all of whose files are in a store of objects, with results in a table."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.services import jars
+from examples.services.connect import ConnectServer
+from examples.services.s3 import S3
+from tests.client.processes import Server
+from tests.spark.conftest import feed, job, tracker
+from tests.spark.feed import Feed, row
+from tests.spark.waiting import soon
+from tracker.client import DrainState, TrackerClient
+
+__all__ = ["feed", "job", "tracker"]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(900)]
+
+Result = tuple[str, str, str, int, int]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A store; with its keys in the environment, as Connect shows no secret settings."""
+    pytest.importorskip("obstore")
+    try:
+        server = S3(tmp_path_factory.mktemp("s3"))
+    except jars.MissingError as missing:
+        pytest.skip(str(missing))
+    given = {**server.environment, "AWS_ENDPOINT_URL": server.endpoint}
+    with server, pytest.MonkeyPatch.context() as patch:
+        for name, value in given.items():
+            patch.setenv(name, value)
+        yield given
+
+
+@pytest.fixture(scope="module")
+def connect(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """A server with Delta and Iceberg."""
+    home = tmp_path_factory.mktemp("connect")
+    try:
+        found = ",".join([jars.lake(), jars.s3a()])
+    except jars.MissingError as missing:
+        pytest.skip(str(missing))
+    catalog = "spark.sql.catalog.lake"
+    settings = {
+        "spark.jars": found,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        f"{catalog}.uri": f"jdbc:sqlite:{home}/catalog.db",
+        f"{catalog}.warehouse": "s3a://state/warehouse",
+        f"{catalog}.jdbc.schema-version": "V1",
+        "spark.hadoop.fs.s3a.endpoint": environment["AWS_ENDPOINT_URL"],
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+    }
+    with ConnectServer(home, settings) as server:
+        yield server
+        server.kill()
+
+
+class Shop:
+    """Applications of one job, one after the other, and what they have released."""
+
+    def __init__(self, connect: ConnectServer, tracker: str, job: str, feed: Feed, kind: str) -> None:
+        self._words = [connect.url, tracker, job, str(feed.path), f"s3a://state/{job}-{kind}", kind]
+        self._kind = kind
+        self._place = f"state/{job}-{kind}"
+        self._catalog = connect.log.parent / "catalog.db"
+        self._endpoint = os.environ["AWS_ENDPOINT_URL"]
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tests.buckets.applications", *self._words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+
+    def released(self) -> list[Result]:
+        """What the table has, read without Spark."""
+        rows = self._delta() if self._kind == "delta" else self._iceberg()
+        return sorted((r["tenant"], str(r["window"]["start"])[:13], r["kind"], r["rows"], r["amount"]) for r in rows)
+
+    def _delta(self) -> list[dict[str, object]]:
+        import deltalake
+
+        options = {"AWS_ALLOW_HTTP": "true"}
+        try:
+            found = deltalake.DeltaTable(f"s3://{self._place}/hourly", storage_options=options)
+        except deltalake.exceptions.TableNotFoundError:
+            return []
+        rows: list[dict[str, object]] = found.to_pyarrow_table().to_pylist()
+        return rows
+
+    def _iceberg(self) -> list[dict[str, object]]:
+        from pyiceberg.catalog.sql import SqlCatalog
+        from pyiceberg.exceptions import NoSuchTableError
+
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{self._catalog}", **{"s3.endpoint": self._endpoint})
+        try:
+            rows: list[dict[str, object]] = catalog.load_table("shop.hourly").scan().to_arrow().to_pylist()
+        except NoSuchTableError:
+            return []
+        return rows
+
+
+def wanted(feed: Feed) -> list[Result]:
+    """What a batch over all rows gives."""
+    sums: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for each in feed.rows:
+        key = (each["tenant"], each["ts"][:13], each["kind"])
+        rows, total = sums.get(key, (0, 0))
+        sums[key] = rows + 1, total + each["amount"]
+    return sorted((*key, *found) for key, found in sums.items())
+
+
+def put(feed: Feed, hour: int) -> None:
+    """An hour of two tenants, whose last rows say so."""
+    feed.put(*[row(100 * hour + n, 60 * hour + n, "ab"[n % 2], "xyz"[n % 3], n, last=n >= 8) for n in range(10)])
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_queries_whose_processes_are_killed_release_each_window_once(
+    connect: ConnectServer, tracker: Server, job: str, feed: Feed, kind: str
+) -> None:
+    shop = Shop(connect, tracker.address, job, feed, kind)
+    put(feed, 0)
+    shop.start()
+    soon(lambda: shop.released() == wanted(feed))
+    put(feed, 1)
+    found = batches_of(connect)
+    assert len(found) >= 2, "each query has one"
+    for process in found:
+        os.kill(process, signal.SIGKILL)
+    put(feed, 2)
+    soon(lambda: not batches_of(connect))
+    shop.start()
+    soon(lambda: shop.released() == wanted(feed))
+    with TrackerClient(tracker.address) as client:
+        client.drain(job, "1", "from-outside")
+        soon(lambda: client.get_drain(job).state is DrainState.DRAINED)
+        assert client.job(job).in_flight == 0
+    assert shop.released() == wanted(feed)
+
+
+def batches_of(connect: ConnectServer) -> list[int]:
+    """The processes of a server in which queries have their batches."""
+    assert connect.process is not None
+    group = os.getpgid(connect.process.pid)
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (each / "cmdline").read_bytes().split(b"\0")
+            if os.getpgid(int(each.name)) == group and any(b"foreach_batch_worker" in word for word in words):
+                found.append(int(each.name))
+        except (OSError, ProcessLookupError):
+            continue
+    return found
