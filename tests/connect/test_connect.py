@@ -64,6 +64,7 @@ def test_each_night_releases_what_it_has_ended(
         assert all(producer.closed for producer in client.job(job).producers)
 
 
+@pytest.mark.thorough
 def test_queries_outlive_their_application_and_a_drain_at_the_tracker_ends_them(
     connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

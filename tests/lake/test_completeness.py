@@ -23,6 +23,7 @@ def hours(first: int, last: int) -> str:
     return f"2024-01-01T{first:02d}:00:00Z/2024-01-01T{last:02d}:00:00Z"
 
 
+@pytest.mark.thorough
 def test_a_table_tells_which_windows_have_all_of_their_results(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, table: tuple[str, str]
 ) -> None:

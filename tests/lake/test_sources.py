@@ -23,6 +23,7 @@ def followed(spark: SparkSession, table: tuple[str, str], **options: str) -> Dat
     return spark.readStream.format(file_format).options(**options).load(place)
 
 
+@pytest.mark.thorough
 def test_rows_of_a_table_are_released_once_when_drivers_die(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, table: tuple[str, str]
 ) -> None:
@@ -51,6 +52,7 @@ def test_rows_of_a_table_are_released_once_when_drivers_die(
     assert values(there(spark, ("delta", str(tmp_path / "out"))).select(*COLUMNS)) == expected(spark, feed)
 
 
+@pytest.mark.thorough
 def test_a_job_follows_the_results_and_receipts_of_another(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

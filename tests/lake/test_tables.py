@@ -107,6 +107,7 @@ def test_each_epoch_is_there_once_when_drivers_die_at_each_step(
     assert values(there(spark, table).select(*COLUMNS)) == expected(spark, feed)
 
 
+@pytest.mark.thorough
 def test_two_tables_of_one_release_have_each_epoch_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_two_tables_of_one_release_have_each_epoch_once(
         assert values(there(spark, (file_format, place)).select(*COLUMNS)) == expected(spark, feed)
 
 
+@pytest.mark.thorough
 def test_late_rows_are_in_a_table_once_when_drivers_die(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, table: tuple[str, str]
 ) -> None:
@@ -191,6 +193,7 @@ def test_a_table_that_cannot_hold_the_results_is_refused_at_the_start(
         sink.check(numbers(spark, 0).selectExpr("cast(id as string) id", "1 as other"))
 
 
+@pytest.mark.thorough
 def test_an_early_row_replaces_an_older_one_and_no_final_one(spark: SparkSession, table: tuple[str, str]) -> None:
     sink = OF_FORMAT[table[0]](table[1], key=["tenant"])
 

@@ -77,6 +77,7 @@ def test_a_failure_between_two_batches_ends_the_query_which_starts_again(
     assert taken == [(-2, 1), (-2, 1)]
 
 
+@pytest.mark.thorough
 @CHANNELS
 @pytest.mark.parametrize("step", ["sent", "published"])
 def test_what_is_sent_on_between_two_batches_is_counted_once(

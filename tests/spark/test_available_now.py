@@ -144,6 +144,7 @@ def test_a_run_that_dies_before_its_promise_is_made_up_for(nights: Nights, monke
     assert nights.run(availableNow=True) == [("a", 0, 1)], "with nothing new to read"
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_stopped_promises_nothing(nights: Nights) -> None:
     nights.put(70)
     for minute in range(30):

@@ -215,6 +215,7 @@ def test_what_columns_do_not_tell_the_same_to_everyone_is_written_whole(
     assert sum(values["_rows"] for _, values in in_files(target, channel.layout, lambda: published)) == stepped.count()
 
 
+@pytest.mark.thorough
 def test_a_row_whose_time_changed_stays_in_its_window(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_control_file_is_read_while_idle_and_after_a_restart(
     assert tracking.client.job(job).fronts[0].frontiers["*"] == int(at(2).timestamp()) * 1_000_000
 
 
+@pytest.mark.thorough
 def test_one_schedule_serves_an_exact_watermark(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

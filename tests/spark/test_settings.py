@@ -219,6 +219,7 @@ def collated(column: str, collation: str = "UTF8_LCASE") -> Any:
     return F.collate(column, collation).alias(column)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "collation",
     ["UTF8_LCASE", *(pytest.param(name, marks=pytest.mark.slow) for name in ("UNICODE_CI", "UTF8_BINARY_RTRIM"))],

@@ -335,6 +335,7 @@ def test_a_pause_that_takes_too_long_ends_and_the_sources_go_on(it: Job) -> None
     assert it.results("1", "rows") == [(2,)]
 
 
+@pytest.mark.thorough
 def test_two_exports_at_once_follow_each_other(it: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first has paused the job, rows come, and a second one does not let them in."""
     tracking = it.start("1", "cp2")
