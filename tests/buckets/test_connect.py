@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from examples.services import jars
-from examples.services.connect import ConnectServer
+from examples.lake.services import LakeServer, environment
+from examples.services.jars import MissingError
 from examples.services.s3 import S3
 from tests.client.processes import Server
 from tests.spark.conftest import feed, job, tracker
@@ -27,57 +26,30 @@ Result = tuple[str, str, str, int, int]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A store; with its keys in the environment, as Connect shows no secret settings."""
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeServer]:
+    """A server with Delta and Iceberg, and its store, whose keys are in the environment: Connect shows none."""
     pytest.importorskip("obstore")
     try:
-        server = S3(tmp_path_factory.mktemp("s3"))
-    except jars.MissingError as missing:
+        store = S3(tmp_path_factory.mktemp("s3"))
+        server = LakeServer(tmp_path_factory.mktemp("connect"), store)
+    except MissingError as missing:
         pytest.skip(str(missing))
-    given = {**server.environment, "AWS_ENDPOINT_URL": server.endpoint}
-    with server, pytest.MonkeyPatch.context() as patch:
-        for name, value in given.items():
+    with store, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(store).items():
             patch.setenv(name, value)
-        yield given
-
-
-@pytest.fixture(scope="module")
-def connect(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """A server with Delta and Iceberg."""
-    home = tmp_path_factory.mktemp("connect")
-    try:
-        found = ",".join([jars.lake(), jars.s3a()])
-    except jars.MissingError as missing:
-        pytest.skip(str(missing))
-    catalog = "spark.sql.catalog.lake"
-    settings = {
-        "spark.jars": found,
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
-        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        catalog: "org.apache.iceberg.spark.SparkCatalog",
-        f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        f"{catalog}.uri": f"jdbc:sqlite:{home}/catalog.db",
-        f"{catalog}.warehouse": "s3a://state/warehouse",
-        f"{catalog}.jdbc.schema-version": "V1",
-        "spark.hadoop.fs.s3a.endpoint": environment["AWS_ENDPOINT_URL"],
-        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-    }
-    with ConnectServer(home, settings) as server:
-        yield server
-        server.kill()
+        with server:
+            yield server
+            server.kill()
 
 
 class Shop:
     """Applications of one job, one after the other, and what they have released."""
 
-    def __init__(self, connect: ConnectServer, tracker: str, job: str, feed: Feed, kind: str) -> None:
+    def __init__(self, connect: LakeServer, tracker: str, job: str, feed: Feed, kind: str) -> None:
         self._words = [connect.url, tracker, job, str(feed.path), f"s3a://state/{job}-{kind}", kind]
         self._kind = kind
         self._place = f"state/{job}-{kind}"
-        self._catalog = connect.log.parent / "catalog.db"
+        self._catalog = connect.catalog
         self._endpoint = os.environ["AWS_ENDPOINT_URL"]
 
     def start(self) -> None:
@@ -130,19 +102,19 @@ def put(feed: Feed, hour: int) -> None:
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_queries_whose_processes_are_killed_release_each_window_once(
-    connect: ConnectServer, tracker: Server, job: str, feed: Feed, kind: str
+    connect: LakeServer, tracker: Server, job: str, feed: Feed, kind: str
 ) -> None:
     shop = Shop(connect, tracker.address, job, feed, kind)
     put(feed, 0)
     shop.start()
     soon(lambda: shop.released() == wanted(feed))
     put(feed, 1)
-    found = batches_of(connect)
+    found = connect.queries()
     assert len(found) >= 2, "each query has one"
     for process in found:
         os.kill(process, signal.SIGKILL)
     put(feed, 2)
-    soon(lambda: not batches_of(connect))
+    soon(lambda: not connect.queries())
     shop.start()
     soon(lambda: shop.released() == wanted(feed))
     with TrackerClient(tracker.address) as client:
@@ -150,18 +122,3 @@ def test_queries_whose_processes_are_killed_release_each_window_once(
         soon(lambda: client.get_drain(job).state is DrainState.DRAINED)
         assert client.job(job).in_flight == 0
     assert shop.released() == wanted(feed)
-
-
-def batches_of(connect: ConnectServer) -> list[int]:
-    """The processes of a server in which queries have their batches."""
-    assert connect.process is not None
-    group = os.getpgid(connect.process.pid)
-    found = []
-    for each in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (each / "cmdline").read_bytes().split(b"\0")
-            if os.getpgid(int(each.name)) == group and any(b"foreach_batch_worker" in word for word in words):
-                found.append(int(each.name))
-        except (OSError, ProcessLookupError):
-            continue
-    return found

@@ -115,7 +115,7 @@ class Results:
             for message in self._consumer.consume(1000, min(left, 0.05)):
                 if message.error():
                     continue
-                result = json.loads(message.value())
+                result = json.loads(message.value() or b"")
                 count += 1
                 if result["query"] == "passed":
                     self.passed += 1
