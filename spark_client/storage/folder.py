@@ -116,10 +116,6 @@ class Folder:
         """Return where Spark reads and writes what has a name here."""
         return f"{self._location}/{name}"
 
-    def of(self, url: str) -> Folder:
-        """Return the folder of a URL below this one."""
-        return self / url.removeprefix(f"{self._location}/")
-
     def content(self, name: str) -> bytes | None:
         """Return the content of a file; None: there is no such file."""
         with self._asked(name):
