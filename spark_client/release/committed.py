@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -36,12 +36,13 @@ class CommittedState:
     """One version of a release's state.
 
     Attributes:
+        folder: that has the parts.
         epoch: the batch that has left it; -1: none was committed yet.
         fields: what its version tells beside the parts; empty: there is no version yet.
         query: what its query is, as the checkpoint tells.
     """
 
-    path: Path
+    folder: Folder
     epoch: int
     fields: Mapping[str, Any]
     parts: list[Part]
@@ -58,7 +59,7 @@ class CommittedState:
 
     def selections(self, wanted: Mapping[Substream, Iterable[str]]) -> list[Selection]:
         """Return how to read some substreams in some parts each, and nothing else, by the parts' paths."""
-        return located(Folder(self.path), {part.name: part for part in self.parts}, wanted)
+        return located(self.folder, {part.name: part for part in self.parts}, wanted)
 
 
 @contextmanager
@@ -84,7 +85,10 @@ def committed(checkpoint: Folder) -> Iterator[CommittedState]:
             f"{checkpoint} is not the checkpoint of a release that has run: give the path that its query has as "
             "checkpointLocation"
         )
-    readers = checkpoint.local("the checkpoint of a release whose state is read") / "tracker" / "readers"
+    if checkpoint.path is None:
+        yield _newest(checkpoint, query)
+        return
+    readers = checkpoint.path / "tracker" / "readers"
     _remove_abandoned(readers)
     links = readers / uuid.uuid4().hex
     try:
@@ -93,32 +97,42 @@ def committed(checkpoint: Folder) -> Iterator[CommittedState]:
         shutil.rmtree(links, ignore_errors=True)
 
 
-def _linked(checkpoint: Folder, links: Path, query: Mapping[str, Any]) -> CommittedState:
+def _newest(checkpoint: Folder, query: Mapping[str, Any]) -> CommittedState:
     folder = checkpoint / "tracker" / "state"
-    path = Path(str(folder))
     while True:
         last = last_commit(checkpoint)
         epoch = -1 if last is None else last
         versions = [version for version in versions_of(folder.names()) if version.epoch <= epoch]
         if not versions:
-            return CommittedState(links, epoch, {}, [], query)
+            return CommittedState(folder, epoch, {}, [], query)
         newest = max(versions)
         try:
             fields, parts = newest.read(folder)
-            living = [part for part in parts.values() if part.live]
-            for part in living:
-                _link(path / part.name, links / part.name)
-        except (FileNotFoundError, TrackingError):
+        except TrackingError:
             if folder.read(newest.file) is not None:
+                raise  # else the query has gone on meanwhile: there is a newer version
+        else:
+            return CommittedState(folder, epoch, fields, [part for part in parts.values() if part.live], query)
+
+
+def _linked(checkpoint: Folder, links: Path, query: Mapping[str, Any]) -> CommittedState:
+    while True:
+        state = _newest(checkpoint, query)
+        path = Path(str(state.folder))
+        try:
+            for part in state.parts:
+                _link(path / part.name, links / part.name)
+        except FileNotFoundError:
+            if _newest(checkpoint, query).fields == state.fields:
                 raise
-            shutil.rmtree(links, ignore_errors=True)  # the query has gone on meanwhile: there is a newer version
+            shutil.rmtree(links, ignore_errors=True)  # the query has gone on meanwhile
         except OSError as error:
             raise TrackingError(
                 f"the state in {path} cannot be read while its query may run: {error}. This user has to be able to "
                 f"make hard links in {links.parent}"
             ) from error
         else:
-            return CommittedState(links, epoch, fields, living, query)
+            return replace(state, folder=Folder(links))
 
 
 def _link(part: Path, link: Path) -> None:
@@ -149,17 +163,26 @@ def results_so_far(spark: SparkSession, checkpoint: Folder, plan: ReleasePlan) -
     Raises:
         UsageError: the state is of another release.
     """
-    with committed(checkpoint) as state:
-        now = placed(plan, state.query)
-        if state.query["segment"] != plan.stream.segment or not can_read(state.query, now.described()):
-            changed = differences(state.query, {"segment": plan.stream.segment, **now.described()})
-            raise UsageError(f"the state in {checkpoint} is of another release: {'; '.join(changed)}")
-        released = aggregation_of(now)
-        ended = {Substream(*key) for key, *_ in state.fields.get("ended", [])}
-        groups = now.rule.open_groups(state.living, ended) if state.parts else {}
-        rows = [released.grouped(spark, state.selections(kept), group) for group, kept in groups.items()]
-        if rows:
-            merged = now.rule.made(reduce(DataFrame.unionByName, rows), now.keys, released.merging)
-        else:
-            merged = released.merge(spark.createDataFrame([], now.part_schema))
-        return released.results(merged, checked=False).localCheckpoint(eager=True)
+    while True:
+        with committed(checkpoint) as state:
+            try:
+                return _results(spark, checkpoint, plan, state)
+            except Exception:
+                if checkpoint.path is not None or _newest(checkpoint, state.query).fields == state.fields:
+                    raise  # else the query has gone on, and in a store nothing keeps what it needs no more
+
+
+def _results(spark: SparkSession, checkpoint: Folder, plan: ReleasePlan, state: CommittedState) -> DataFrame:
+    now = placed(plan, state.query)
+    if state.query["segment"] != plan.stream.segment or not can_read(state.query, now.described()):
+        changed = differences(state.query, {"segment": plan.stream.segment, **now.described()})
+        raise UsageError(f"the state in {checkpoint} is of another release: {'; '.join(changed)}")
+    released = aggregation_of(now)
+    ended = {Substream(*key) for key, *_ in state.fields.get("ended", [])}
+    groups = now.rule.open_groups(state.living, ended) if state.parts else {}
+    rows = [released.grouped(spark, state.selections(kept), group) for group, kept in groups.items()]
+    if rows:
+        merged = now.rule.made(reduce(DataFrame.unionByName, rows), now.keys, released.merging)
+    else:
+        merged = released.merge(spark.createDataFrame([], now.part_schema))
+    return released.results(merged, checked=False).localCheckpoint(eager=True)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError
+from spark_client.api.released import Released
 from tests.buckets.line import Line, Request
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row
@@ -45,11 +46,24 @@ def hour(number: int) -> list[dict[str, Any]]:
     return [row(first, minute), row(first + 1, minute + 1, kind="y"), row(first + 2, minute + 59, amount=5, last=True)]
 
 
-def release(tracking: Tracking, feed: Feed, bucket: str, receipts: bool = False) -> None:
+def release(tracking: Tracking, feed: Feed, bucket: str, receipts: bool = False) -> Released:
     source = tracking.source(feed.stream(tracking.spark), "in", **WINDOW)
-    writer = tracking.release(source, ["kind"], aggs=aggs()).writeStream
+    released = tracking.release(source, ["kind"], aggs=aggs())
+    writer = released.writeStream
     writer = writer.option("checkpointLocation", f"{bucket}/cp").trigger(processingTime="200 milliseconds")
     (writer.receipts(f"{bucket}/receipts") if receipts else writer).start(f"{bucket}/out")
+    return released
+
+
+def test_results_so_far_are_read_from_a_store(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, bucket: str
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    feed.put(row(1, 5), row(2, 6, kind="y"), row(3, 7))
+    released = release(tracking, feed, bucket)
+    tracking.process_all_available()
+    assert table(released.state(f"{bucket}/cp")) == batch(feed, spark)
+    tracking.stop()
 
 
 def test_a_batch_asks_its_store_rarely_and_lists_nothing(
