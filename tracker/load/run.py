@@ -176,6 +176,16 @@ class _Run:
                 sampled = now
                 self._sample(now)
                 self._tell(self._progress(now, end))
+        self._await_events()
+
+    def _await_events(self) -> None:
+        """Wait until all that was answered has been seen: with the last answers patience may be at its end."""
+        for worker in self._workers:
+            worker.kill()
+        until = time.monotonic() + self._plan.scenario.patience
+        last = self._client.job(self._job).last_seq
+        while self._shared.counters[-1][LAST_SEQ] < last and self._watcher.poll() is None and time.monotonic() < until:
+            time.sleep(_LOOK_S)
 
     def leave(self) -> None:
         """End all processes."""
