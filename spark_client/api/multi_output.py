@@ -12,7 +12,6 @@ from spark_client.api.queryoptions import QueryOptions
 from spark_client.api.readers import Readable
 from spark_client.api.writer import TrackedWriter
 from spark_client.errors import UsageError
-from spark_client.spark_internals.stores import folder_of
 
 Outputs: TypeAlias = Mapping[str, "TrackedWriter | Mapping[str, TrackedWriter]"]
 
@@ -84,7 +83,6 @@ class SeveralWriter(QueryOptions):
             raise UsageError(f"option {foreign[0]!r}: give it to the output that it is for")
         if "checkpointLocation" not in self.options_given:
             raise UsageError("write_together needs .option('checkpointLocation', 'path'): one for all outputs")
-        folder_of(self.rows.df.sparkSession, self.options_given["checkpointLocation"], "checkpointLocation")
         return self._tracking.start(self)
 
 

@@ -265,7 +265,6 @@ class TrackedWriter(QueryOptions):
                 "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state "
                 "live there"
             )
-        self._folder(self.options_given["checkpointLocation"], "checkpointLocation")
         return self._tracking.start(self)
 
     def check_place(self) -> None:
@@ -374,7 +373,6 @@ class NativeWriter:
     def _start(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
         if self.checkpoint is None:
             raise UsageError("a tracked query needs .option('checkpointLocation', 'path')")
-        folder_of(self.reads[0].df.sparkSession, self.checkpoint, "checkpointLocation")
         check_operators(self._df)
         return self._tracking.start_native(self, start)
 

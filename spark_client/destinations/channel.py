@@ -70,7 +70,7 @@ class Channel(ABC):
         written = T.StructType([*(field for field in rows.fields if field.name != TRACKER)])
         # What Parquet gives back: everything may be null.
         schema = nullable(T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]))
-        self.check_store()
+        self.path.check(f"the path of channel {self.segment!r},")
         described = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}
         if layout is not None and layout.fits(schema):
             described["told"] = {"scope": layout.scope, "key": layout.key}
@@ -171,14 +171,6 @@ class Channel(ABC):
         self.check_session(spark)
         schema, _ = self.description()
         return spark.readStream.schema(schema).parquet(str(self.path))
-
-    def check_store(self) -> None:
-        """Check whether its store can do what is relied on.
-
-        Raises:
-            UsageError: it cannot.
-        """
-        self.path.check(f"the path of channel {self.segment!r},")
 
     def publish_children(
         self, outbox: Folder, epoch: int, rows: DataFrame, ordinal: tuple[str, ...], layout: DerivedLayout | None = None

@@ -86,8 +86,8 @@ def _settings(spark: SparkSession, scheme: str, authority: str) -> dict[str, str
     }
 
 
-def _lacking(settings: Mapping[str, str], environment: Sequence[str]) -> dict[str, str]:
-    if any(name.startswith(tuple(environment)) for name in os.environ):
+def _lacking(settings: Mapping[str, str], environment: tuple[str, ...]) -> dict[str, str]:
+    if any(name.startswith(environment) for name in os.environ):
         return {}
     return {name: value for name, value in settings.items() if value}
 
