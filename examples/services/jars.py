@@ -25,6 +25,13 @@ def _fetched(name: str) -> Path:
     return _ROOT / run.stdout.strip()
 
 
+def _for_spark(name: str, release: str, what: str) -> str:
+    """A set of jars as the setting ``spark.jars`` takes it, if it is for this Spark."""
+    if not pyspark.__version__.startswith(f"{release}."):
+        raise MissingError(f"{what} fetched for Spark {release}, and this is {pyspark.__version__}")
+    return ",".join(sorted(str(jar) for jar in _fetched(name).glob("*.jar")))
+
+
 def broker() -> Path:
     """The directory of a Kafka broker's jars; fetches them if they are not there.
 
@@ -40,9 +47,7 @@ def connector() -> str:
     Raises:
         MissingError: Maven is, or it cannot reach a registry; or this Spark runs on another Scala.
     """
-    if pyspark.__version__ < "4":
-        raise MissingError(f"the connector is fetched for Spark 4, and this is {pyspark.__version__}")
-    return ",".join(sorted(str(jar) for jar in _fetched("connector").glob("*.jar")))
+    return _for_spark("connector", "4", "the connector is")
 
 
 def lake() -> str:
@@ -51,9 +56,7 @@ def lake() -> str:
     Raises:
         MissingError: Maven is, or it cannot reach a registry; or this Spark is another one.
     """
-    if not pyspark.__version__.startswith("4.1."):
-        raise MissingError(f"Delta and Iceberg are fetched for Spark 4.1, and this is {pyspark.__version__}")
-    return ",".join(sorted(str(jar) for jar in _fetched("lake").glob("*.jar")))
+    return _for_spark("lake", "4.1", "Delta and Iceberg are")
 
 
 def s3a() -> str:
@@ -62,9 +65,7 @@ def s3a() -> str:
     Raises:
         MissingError: Maven is, or it cannot reach a registry; or this Spark is another one.
     """
-    if not pyspark.__version__.startswith("4.1."):
-        raise MissingError(f"Hadoop's client of S3 is fetched for Spark 4.1, and this is {pyspark.__version__}")
-    return ",".join(sorted(str(jar) for jar in _fetched("s3a").glob("*.jar")))
+    return _for_spark("s3a", "4.1", "Hadoop's client of S3 is")
 
 
 def of_peer(name: str) -> Path:

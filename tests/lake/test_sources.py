@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import DeltaTable, Marks, ResultsOf, Tracking
 from tests.client.processes import Server
-from tests.lake.test_tables import COLUMNS, Dying, expected, put, released, there, values
-from tests.spark.feed import Feed
+from tests.lake.test_tables import COLUMNS, Dying, expected, released, there, values
+from tests.spark.feed import Feed, put_hours
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +28,7 @@ def test_rows_of_a_table_are_released_once_when_drivers_die(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, table: tuple[str, str]
 ) -> None:
     file_format, place = table
-    put(feed)
+    put_hours(feed, 2)
     for file in sorted(feed.path.iterdir()):
         rows = spark.read.schema(feed.batch(spark).schema).json(str(file))
         if file_format == "delta":
@@ -57,7 +57,7 @@ def test_a_job_follows_the_results_and_receipts_of_another(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     results, receipts, out = (("delta", str(tmp_path / name)) for name in ("results", "receipts", "out"))
-    put(feed)
+    put_hours(feed, 2)
     tracking, hourly = released(spark, tracker, job, feed)
     writer = hourly.writeStream.format("delta").receipts(DeltaTable(receipts[1]))
     writer.option("checkpointLocation", tmp_path / "cp").start(results[1])

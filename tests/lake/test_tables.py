@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import DeltaTable, IcebergTable, Marks, Sink, Tracking, UsageError
 from tests.client.processes import Server
-from tests.spark.feed import Feed, row
+from tests.spark.feed import Feed, put_hours, row
 
 pytestmark = pytest.mark.spark
 
@@ -34,14 +34,6 @@ def values(rows: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(each) for each in rows.collect())
 
 
-def put(feed: Feed) -> None:
-    """Two files; each ends an hour of two tenants."""
-    for hour in range(2):
-        rows = [row(100 * hour + i, 60 * hour + i, "ab"[i % 2], "xy"[i // 2 % 2], i) for i in range(8)]
-        last = [row(100 * hour + 10 + i, 60 * hour + 59, tenant, last=True) for i, tenant in enumerate("ab")]
-        feed.put(*rows, *last)
-
-
 def expected(spark: SparkSession, feed: Feed) -> list[tuple[Any, ...]]:
     grouped = feed.batch(spark).groupBy("tenant", F.window("ts", "1 hour").alias("window"), "kind")
     return values(grouped.agg(F.count("*").alias("n")).select(*COLUMNS))
@@ -58,7 +50,7 @@ def test_a_release_writes_a_table_of_a_catalog(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, file_format: str
 ) -> None:
     name = f"{'default' if file_format == 'delta' else 'lake.shop'}.{job.replace('-', '_')}"
-    put(feed)
+    put_hours(feed, 2)
     tracking, hourly = released(spark, tracker, job, feed)
     writer = hourly.writeStream.format(file_format).partitionBy("tenant").option("checkpointLocation", tmp_path / "cp")
     writer.toTable(name)
@@ -94,7 +86,7 @@ def test_each_epoch_is_there_once_when_drivers_die_at_each_step(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, table: tuple[str, str]
 ) -> None:
     file_format, place = table
-    put(feed)
+    put_hours(feed, 2)
     sink = Dying(OF_FORMAT[file_format](place))
     OF_FORMAT[file_format](place).check(schema_of(spark))
     for _ in range(10):
@@ -111,7 +103,7 @@ def test_each_epoch_is_there_once_when_drivers_die_at_each_step(
 def test_two_tables_of_one_release_have_each_epoch_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    put(feed)
+    put_hours(feed, 2)
     places = {"delta": str(tmp_path / "table"), "iceberg": f"lake.shop.{job.replace('-', '_')}"}
     sinks = {file_format: Dying(OF_FORMAT[file_format](place)) for file_format, place in places.items()}
     for file_format, place in places.items():
@@ -135,7 +127,7 @@ def test_late_rows_are_in_a_table_once_when_drivers_die(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, table: tuple[str, str]
 ) -> None:
     file_format, place = table
-    put(feed)
+    put_hours(feed, 2)
     feed.put(row(300, 5), row(301, 7, "b"), row(302, 8, kind="y"))  # of an hour that has ended
     sink = Dying(OF_FORMAT[file_format](place))
     for _ in range(8):

@@ -7,7 +7,7 @@ import json
 import resource
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,14 @@ from tracker.wire.gen import tracker_pb2 as wire
 from .tracking import ends
 
 __all__ = ["directory"]  # a fixture
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own."""
+    server = RedisServer(tmp_path / "redis")
+    yield server
+    server.kill()
 
 
 class Marked(SqliteJournal):
@@ -125,86 +133,69 @@ def test_no_answer_leaves_while_a_note_may_name_its_command(tmp_path: Path, ends
 
 
 @needs_redis
-def test_a_note_is_written_again_after_its_connection_broke(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        server = RedisServer(tmp_path / "redis")
-        stack.callback(server.kill)
-        with closing(open_journal(server.address())) as journal:
-            journal.recover()
-            number = journal.append(records(1_000, 1))
-            assert journal.carrying([number])
-            server.client().client_kill_filter(_type="normal", skipme=True)
-            while journal.carrying([]):  # the system takes what it cannot deliver for a while
-                pass
-            while not journal.carrying([]):
-                time.sleep(0.01)
-            journal.append(records(1_001, 1))
-        with closing(open_journal(server.address())) as journal:
-            assert journal.recover().unanswered == frozenset()
+def test_a_note_is_written_again_after_its_connection_broke(redis: RedisServer) -> None:
+    with closing(open_journal(redis.address())) as journal:
+        journal.recover()
+        number = journal.append(records(1_000, 1))
+        assert journal.carrying([number])
+        redis.client().client_kill_filter(_type="normal", skipme=True)
+        while journal.carrying([]):  # the system takes what it cannot deliver for a while
+            pass
+        while not journal.carrying([]):
+            time.sleep(0.01)
+        journal.append(records(1_001, 1))
+    with closing(open_journal(redis.address())) as journal:
+        assert journal.recover().unanswered == frozenset()
 
 
 @needs_redis
 @pytest.mark.parametrize("ends", ["the tracker", "the server, too"])
-def test_a_note_on_a_server_that_has_ended_names_no_command(tmp_path: Path, ends: str) -> None:
-    with ExitStack() as stack:
-        server = RedisServer(tmp_path / "redis")
-        stack.callback(server.kill)
-        with closing(open_journal(server.address())) as journal:
-            journal.recover()
-            number = journal.append(records(1_000, 1))
-            assert journal.carrying([number])
-            server.wait_until(lambda: f"[{number}]" in str(server.client().hgetall("{tracker}:marks")))
-            if ends == "the server, too":
-                server.freeze()
-                assert journal.carrying([])  # the system has it, the server has not read it, and the answer leaves
-                server.kill()
-                server.start()
-        for start in range(3):
-            with closing(open_journal(server.address())) as journal:
-                assert journal.recover().unanswered == (frozenset({number}) if ends == "the tracker" else frozenset())
-                if start:  # the first one ends before it replays the record, the second one while it does
-                    journal.replaying(number)
+def test_a_note_on_a_server_that_has_ended_names_no_command(redis: RedisServer, ends: str) -> None:
+    with closing(open_journal(redis.address())) as journal:
+        journal.recover()
+        number = journal.append(records(1_000, 1))
+        assert journal.carrying([number])
+        redis.wait_until(lambda: f"[{number}]" in str(redis.client().hgetall("{tracker}:marks")))
+        if ends == "the server, too":
+            redis.freeze()
+            assert journal.carrying([])  # the system has it, the server has not read it, and the answer leaves
+            redis.kill()
+            redis.start()
+    for start in range(3):
+        with closing(open_journal(redis.address())) as journal:
+            assert journal.recover().unanswered == (frozenset({number}) if ends == "the tracker" else frozenset())
+            if start:  # the first one ends before it replays the record, the second one while it does
+                journal.replaying(number)
 
 
 @needs_redis
-def test_a_note_that_cannot_be_read_names_nothing(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        server = RedisServer(tmp_path / "redis")
-        stack.callback(server.kill)
-        with closing(open_journal(server.address())) as journal:
-            journal.recover()
-        for note in ("", "{", "[]", "{}", '{"replayed": 1}'):
-            server.client().hset("{tracker}:marks", "1", note)
-            with closing(open_journal(server.address())) as journal:
-                recovery = journal.recover()
-                assert (recovery.unanswered, recovery.suspect) == (frozenset(), 0)
+def test_a_note_that_cannot_be_read_names_nothing(redis: RedisServer) -> None:
+    with closing(open_journal(redis.address())) as journal:
+        journal.recover()
+    for note in ("", "{", "[]", "{}", '{"replayed": 1}'):
+        redis.client().hset("{tracker}:marks", "1", note)
+        with closing(open_journal(redis.address())) as journal:
+            recovery = journal.recover()
+            assert (recovery.unanswered, recovery.suspect) == (frozenset(), 0)
 
 
 @needs_redis
-def test_of_the_notes_of_two_terms_the_later_one_counts(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        server = RedisServer(tmp_path / "redis")
-        stack.callback(server.kill)
-        run = server.client().info("server")["run_id"]
-        notes = {
-            str(term): json.dumps({"replayed": 0, "starts": 0, "carried": [term], "server": run}) for term in (9, 10)
-        }
-        server.client().hset("{tracker}:marks", mapping=notes)
-        with closing(open_journal(server.address())) as journal:
-            assert journal.recover().unanswered == frozenset({10})
+def test_of_the_notes_of_two_terms_the_later_one_counts(redis: RedisServer) -> None:
+    run = redis.client().info("server")["run_id"]
+    notes = {str(term): json.dumps({"replayed": 0, "starts": 0, "carried": [term], "server": run}) for term in (9, 10)}
+    redis.client().hset("{tracker}:marks", mapping=notes)
+    with closing(open_journal(redis.address())) as journal:
+        assert journal.recover().unanswered == frozenset({10})
 
 
 @needs_redis
-def test_a_user_who_may_not_ask_for_the_run_trusts_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ExitStack() as stack:
-        server = RedisServer(tmp_path / "redis")
-        stack.callback(server.kill)
-        server.client().execute_command("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-info")
-        monkeypatch.setenv("TRACKER_JOURNAL_PASSWORD", "secret")
-        for _ in range(2):
-            with closing(open_journal(server.address("&user=old"))) as journal:
-                assert journal.recover().unanswered == frozenset()
-                assert journal.carrying([journal.append(records(1_000, 1))])
+def test_a_user_who_may_not_ask_for_the_run_trusts_no_note(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    redis.client().execute_command("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-info")
+    monkeypatch.setenv("TRACKER_JOURNAL_PASSWORD", "secret")
+    for _ in range(2):
+        with closing(open_journal(redis.address("&user=old"))) as journal:
+            assert journal.recover().unanswered == frozenset()
+            assert journal.carrying([journal.append(records(1_000, 1))])
 
 
 def test_a_note_that_a_broken_file_does_not_take_is_none(tmp_path: Path) -> None:

@@ -26,6 +26,16 @@ def outbox(way: str, path: Path) -> Path | None:
     return path / "outbox" if way == "outbox" else None
 
 
+def only(shop: Shop, alone: bool = False) -> bytes | None:
+    """The message that a consumer gets first, and commits; alone: no other one comes."""
+    with shop.consumer() as mailer:
+        (received,) = receive(mailer, 1)
+        mailer.commit()
+        assert not alone or nothing_comes(mailer)
+    value: bytes | None = received.message.value()
+    return value
+
+
 @WAYS
 def test_a_substream_ends_when_all_was_received(shop: Shop, way: str, tmp_path: Path) -> None:
     with shop.producer(outbox=outbox(way, tmp_path)) as till:
@@ -91,10 +101,7 @@ def test_an_epoch_that_kafka_refuses_is_sent_again_or_aborted(shop: Shop) -> Non
     till.close_substream("", "monday")
     till.commit()
     till.close()
-    with shop.consumer() as mailer:
-        (received,) = receive(mailer, 1)
-        mailer.commit()
-    assert received.message.value() == b"shorter"
+    assert only(shop) == b"shorter"
     assert shop.ended() == {"monday": 1}
 
 
@@ -110,10 +117,7 @@ def test_an_epoch_that_the_tracker_refuses_is_aborted(shop: Shop, way: str, tmp_
     till.close_substream("", "monday")
     till.commit()
     till.close()
-    with shop.consumer() as mailer:
-        (received,) = receive(mailer, 1)
-        mailer.commit()
-    assert received.message.value() == b"2"
+    assert only(shop) == b"2"
     assert shop.ended() == {"monday": 1}
 
 
@@ -126,11 +130,7 @@ def test_a_producer_that_was_superseded_counts_no_more(shop: Shop) -> None:
     till.send(shop.topic, "1", "of its successor", name="monday")
     till.close_substream("", "monday")
     till.commit()
-    with shop.consumer() as mailer:
-        (received,) = receive(mailer, 1)
-        mailer.commit()
-        assert nothing_comes(mailer)
-    assert received.message.value() == b"of its successor"
+    assert only(shop, alone=True) == b"of its successor"
     assert shop.ended() == {"monday": 1}
 
 
@@ -150,11 +150,7 @@ def test_a_producer_that_was_superseded_in_its_transaction_is_fenced_by_kafka(sh
     till.send(shop.topic, "1", "of its successor", name="monday")
     till.close_substream("", "monday")
     till.commit()
-    with shop.consumer() as mailer:
-        (received,) = receive(mailer, 1)
-        mailer.commit()
-        assert nothing_comes(mailer)
-    assert received.message.value() == b"of its successor"
+    assert only(shop, alone=True) == b"of its successor"
     assert shop.ended() == {"monday": 1}
 
 
@@ -176,10 +172,7 @@ def test_a_producer_that_was_superseded_revokes_nothing_when_it_aborts(
     zombie.commit()
     with pytest.raises(TrackerError, match="FENCED"):
         till.commit()
-    with shop.consumer() as mailer:
-        (received,) = receive(mailer, 1)
-        mailer.commit()
-    assert received.message.value() == b"of its successor"
+    assert only(shop) == b"of its successor"
     assert shop.ended() == {"monday": 1}
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from examples.services.postgres import Postgres
 from spark_client import Marks, Table, Tables, Tracking, TrackingError, UsageError, epochs_table
 from tests.client.processes import Server
-from tests.spark.feed import Feed, row
+from tests.spark.feed import Feed, put_hours
 
 pytestmark = pytest.mark.spark
 
@@ -39,14 +39,6 @@ def run(spark: SparkSession, address: str, feed: Feed, path: Path, job: str, sin
     released.writeStream.sink(sink).option("checkpointLocation", path / "cp").start()
     tracking.process_all_available()
     tracking.stop()
-
-
-def put(feed: Feed) -> None:
-    """Four files; each ends an hour of two tenants."""
-    for hour in range(4):
-        rows = [row(100 * hour + i, 60 * hour + i, "ab"[i % 2], "xy"[i // 2 % 2], i) for i in range(8)]
-        last = [row(100 * hour + 10 + i, 60 * hour + 59, tenant, last=True) for i, tenant in enumerate("ab")]
-        feed.put(*rows, *last)
 
 
 def expected(spark: SparkSession, feed: Feed) -> list[tuple[Any, ...]]:
@@ -83,7 +75,7 @@ def test_a_driver_killed_after_the_databases_commit_writes_each_row_once(
         f"create table by_key {HOURLY}, primary key (tenant, window_end, kind))",
         f"create table unprotected {HOURLY})",
     )
-    put(feed)
+    put_hours(feed, 4)
     program = [sys.executable, "-m", "tests.sinks.test_tables", tracker.address, postgres.dsn, str(tmp_path), job]
     with (tmp_path / "driver.log").open("w") as log:
         ended = subprocess.run(program, stdout=log, stderr=log, start_new_session=True)

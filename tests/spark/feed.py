@@ -81,6 +81,14 @@ def row(
     }
 
 
+def put_hours(feed: Feed, number: int) -> None:
+    """A file for each of some hours; each ends its hour of two tenants."""
+    for hour in range(number):
+        rows = [row(100 * hour + i, 60 * hour + i, "ab"[i % 2], "xy"[i // 2 % 2], i) for i in range(8)]
+        last = [row(100 * hour + 10 + i, 60 * hour + 59, tenant, last=True) for i, tenant in enumerate("ab")]
+        feed.put(*rows, *last)
+
+
 def rows_of(path: Path | str, spark: SparkSession, *columns: str) -> list[tuple[Any, ...]]:
     """What a table of files holds, sorted; nothing if it does not exist yet."""
     if not any(Path(path).glob("epoch=*")):
