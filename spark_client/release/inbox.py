@@ -181,8 +181,7 @@ class Inbox:
         self._folder.delete(map(_note, (number - 3, number - 4)))
         self._lost = False
         for each in self._states:
-            if each.acts == number:
-                each.place, each.acts = place, number + 1
+            each.begin(number, place)
         with self._lock:
             self._taken = _Taken(number, chosen.get("batch"), place)
         events = [*self._made_good(chosen, run), *events]

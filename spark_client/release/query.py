@@ -198,7 +198,7 @@ class ReleaseQuery:
         if run.last_epoch is None:
             return None
         epoch = run.last_epoch + 1
-        if not self._first.state.is_loaded:
+        if not self._first.state.is_as_published:  # nothing is known of it yet, or an act has failed
             self._load(epoch)
         self._settle_between(run)
         if not anyway and not self._inbox.has_news(run):

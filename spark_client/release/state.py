@@ -54,7 +54,7 @@ class PartialState:
         self._written: dict[str, _Written] = {}  # all parts that are there, also those that nobody needs
         self._compact_from = compact_from
         self._epoch: int | None = None
-        self._is_as_published = False  # nothing was done to it in memory since it was
+        self.is_as_published = False  #: nothing was done to it in memory since it was read or published
         self._before: Version | None = None  # that it was read from, or published as
         self._driver = 0  # ours among all that have had this state; 0: not claimed yet
         self._parts: dict[str, Part] = {}
@@ -72,15 +72,14 @@ class PartialState:
     def load(self, epoch: int) -> None:
         """Make the version before `epoch` the current one, as it was published.
 
-        What a batch or a drain that failed has made of it in memory is gone: who tries again acts on the same.
+        All that an act which failed has made of the state in memory is gone: the next attempt acts on the same.
 
         Raises:
             TrackingError: files that it names are missing.
         """
-        if self._is_as_published and self._epoch == epoch - 1:
-            self._is_as_published = False  # from here on it is the caller's to change
+        if self.is_as_published and self._epoch == epoch - 1:
             return
-        self._is_as_published = False
+        self.is_as_published = False
         names = self._folder.names() if self._driver else self._claim()
         self._published = dict.fromkeys(versions_of(names))
         self._written = {name[:-1]: _Written(int(found[1])) for name in names if (found := _PART.fullmatch(name))}
@@ -103,6 +102,17 @@ class PartialState:
         self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
         self.ended = {Substream(*key): (by, after) for key, by, after in version.get("ended", [])}
         self._epoch = epoch - 1
+        self.is_as_published = True
+
+    def begin(self, act: int, place: Place) -> None:
+        """Note that an act changes the state from here on, and up to where the state takes events by it.
+
+        Args:
+            act: the number of the act; a state that has this act behind it keeps its place.
+        """
+        self.is_as_published = False
+        if self.acts == act:
+            self.place, self.acts = place, act + 1
 
     def must_follow(self, epoch: int, checkpoint: Folder) -> None:
         """Refuse a state that is not the one after the batch before `epoch`, or lacks something that goes with it.
@@ -176,11 +186,6 @@ class PartialState:
     def published_acts(self) -> int:
         """Return of how many acts the newest version is the outcome that was published or read here."""
         return 0 if self._before is None else self._before.acts
-
-    @property
-    def is_loaded(self) -> bool:
-        """Return whether a version of it was loaded."""
-        return self._epoch is not None
 
     @property
     def epoch(self) -> int:
@@ -323,7 +328,7 @@ class PartialState:
         self._folder.put(now.file, version)
         self._published[now] = set(self._parts)
         self._epoch = self.version = epoch
-        self._is_as_published, self._before = True, now
+        self.is_as_published, self._before = True, now
         if before is None:
             return
         if old := [each for each in self._published if each < before]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.trees import parsed
+
 ROOT = Path(__file__).resolve().parents[2]
 #: First words of a noun clause, or of a verb in the third person.
 _BANNED = {
@@ -28,7 +30,7 @@ _BANNED = {
 
 def beginnings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the first word of each function's docstring; a property describes a value."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text and not any("property" in ast.unparse(each) for each in node.decorator_list):

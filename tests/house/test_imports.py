@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import spark_client
+from tests.house.trees import parsed
 
 _SOURCE = Path(spark_client.__file__)
 #: What only a driver needs: each takes a tenth of a second or more of every process that loads it.
@@ -19,7 +20,7 @@ _HEAVY = {"pandas", "pyarrow.dataset", "spark_client.api.session", "spark_client
 
 def declared_for_types() -> dict[str, str]:
     """The exports as type checkers see them: name and origin."""
-    tree = ast.parse(_SOURCE.read_text())
+    tree = parsed(_SOURCE.read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in imports for alias in node.names}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.trees import parsed
+
 ROOT = Path(__file__).resolve().parents[2] / "spark_client"
 _ROOMS = ("destinations", "fronts", "windows")  #: of kinds
 #: Modules outside a room that name a kind of it: they export it, make one, or are given one.
@@ -29,14 +31,14 @@ _PROTOCOL = {
 def kinds(room: str) -> set[str]:
     """The classes of a room, but for those of its protocol."""
     own = (path for path in (ROOT / room).glob("*.py") if path.stem not in _PROTOCOL[room])
-    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in own)
+    trees = (parsed(path.read_text(encoding="utf-8")) for path in own)
     found = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     return found | _BESIDE.get(room, set())
 
 
 def questions(code: str, names: set[str]) -> Iterator[str]:
     """Yield where code asks whether a value is of one of these classes."""
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(parsed(code)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
             asked: ast.AST = node.args[1]
         elif isinstance(node, ast.MatchClass):

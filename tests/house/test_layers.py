@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.trees import parsed
+
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGE = "spark_client"
 _LONGEST = 700  #: lines of a module
@@ -114,7 +116,7 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else module
 
 
-TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
+TREES = {module: parsed(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
 IMPORTS = {module: {name for name in imported(tree) if name in MODULES} for module, tree in TREES.items()}
 PARTS = [module for module in MODULES if room_of(module) in ROOMS]
 
@@ -123,7 +125,7 @@ def imported_rooms(room: str) -> set[str]:
     """The other rooms of the tracker that a room's modules name in imports, but not for type checkers alone."""
     found: set[str] = set()
     for path in (ROOT / "tracker" / room).rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path.read_text(encoding="utf-8"))
         tree.body = [
             node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
         ]
@@ -155,7 +157,7 @@ def test_no_modules_import_one_another(package: str) -> None:
     graph: dict[str, set[str]] = {}
     for module, path in modules.items():
         parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        names = imported(ast.parse(path.read_text(encoding="utf-8")), parent)
+        names = imported(parsed(path.read_text(encoding="utf-8")), parent)
         graph[module] = {name for name in names if name in modules} - {package, module}
     list(TopologicalSorter(graph).static_order())
 
@@ -198,7 +200,7 @@ _NAMES = (
 
 def private_uses(code: str) -> list[str]:
     """What some code uses of Spark that no release promises: imports, attributes, files of checkpoints, names."""
-    tree, found = ast.parse(code), list[str]()
+    tree, found = parsed(code), list[str]()
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -313,13 +315,13 @@ def test_modules_classes_functions_and_constructors_are_short(module: str) -> No
     text = _ANY[module].read_text(encoding="utf-8")
     lines = len(text.splitlines())
     assert lines <= _LONGEST, f"{module} has {lines} lines: take apart what it does"
-    assert not too_long(ast.parse(text)), f"{module}: give what belongs together an object of its own"
+    assert not too_long(parsed(text)), f"{module}: give what belongs together an object of its own"
 
 
 def test_what_is_too_long_is_found() -> None:
     body = "".join(f"    {number}\n" for number in range(_LONGEST_BODY))
     parameters = ", ".join(f"p{number}" for number in range(_MOST + 1))
     options = ",\n    ".join(f"p{number}" for number in range(_LONGEST_BODY))
-    assert not too_long(ast.parse(f'def f(\n    {options},\n):\n    """Do."""\n{body}'))
-    assert too_long(ast.parse(f"def f():\n{body}    1\n")) == [f"f: {_LONGEST_BODY + 1} lines"]
-    assert too_long(ast.parse(f"class C:\n    def __init__(self, {parameters}): ...")) == ["C: 8 parameters"]
+    assert not too_long(parsed(f'def f(\n    {options},\n):\n    """Do."""\n{body}'))
+    assert too_long(parsed(f"def f():\n{body}    1\n")) == [f"f: {_LONGEST_BODY + 1} lines"]
+    assert too_long(parsed(f"class C:\n    def __init__(self, {parameters}): ...")) == ["C: 8 parameters"]

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.trees import parsed
+
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 12  #: words of a test's name
 
@@ -86,7 +88,7 @@ def test_a_retired_name_is_found_in_code_and_not_in_texts(tmp_path: Path) -> Non
 
 def long_names(path: Path) -> list[str]:
     """The tests of a module whose names have too many words."""
-    functions = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.FunctionDef)]
+    functions = [each for each in ast.walk(parsed(path.read_text())) if isinstance(each, ast.FunctionDef)]
     names = [each.name.removeprefix("test_") for each in functions if each.name.startswith("test_")]
     return [name for name in names if len(name.split("_")) > LONGEST]
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Tracking, TrackingError
 from spark_client.counting.runs import BETWEEN, Run
 from spark_client.release.single import SingleRelease
+from spark_client.runtime.batches import BatchQuery
 from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import read_json, write_json
 from spark_client.storage.folder import Folder
@@ -75,6 +76,26 @@ def test_a_failure_between_two_batches_ends_the_query_which_starts_again(
     soon(lambda: len(taken) == 2)
     tracking.stop()
     assert taken == [(-2, 1), (-2, 1)]
+
+
+def test_a_release_that_failed_is_due_until_it_has_been_done(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def fail_once(_: DataFrame, epoch: int) -> None:
+        taken.append(epoch)
+        if len(taken) == 1:
+            raise ConnectionError("the place is away")
+
+    # Another attempt comes before the query is stopped: it must not find that nothing is left to be done.
+    monkeypatch.setattr(BatchQuery, "break_off", lambda *_: None)
+    tracking, _ = start(spark, tracker, job, feed, tmp_path, fail_once)
+    feed.put(row(1, 1, last=True))
+    soon(lambda: taken)
+    tracking.process_all_available()
+    tracking.stop()
+    assert taken == [-2, -2]
 
 
 @pytest.mark.thorough

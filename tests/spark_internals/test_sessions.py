@@ -17,6 +17,7 @@ from spark_client.api.refusals import ELSEWHERE, check_session, refuse_elsewhere
 from spark_client.errors import UsageError
 from spark_client.runtime.queries import _CONF
 from spark_client.spark_internals.sessions import is_remote, own_session
+from tests.house.trees import parsed
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 
@@ -86,7 +87,7 @@ def test_a_session_of_spark_connect_is_known(spark: SparkSession) -> None:
     assert not is_remote(spark)
     # It is read and not imported: a process has sessions of one kind.
     module = Path(pyspark.__file__).parent / "sql" / "connect" / "session.py"
-    classes = {node.name for node in ast.parse(module.read_text()).body if isinstance(node, ast.ClassDef)}
+    classes = {node.name for node in parsed(module.read_text()).body if isinstance(node, ast.ClassDef)}
     assert "SparkSession" in classes
     remote: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     check_session(remote)
