@@ -73,6 +73,7 @@ TRACKER_ROOMS = {
     "security": {"contract", "web", "wire"},
     "web": {"wire"},
     "relay": {"client", "contract", "security", "web", "wire"},
+    "replay": {"contract"},
     "page": {"client", "contract"},
     "server": {"backup", "contract", "core", "journal", "page", "security", "web", "wire"},
     "embedded": {"client", "journal", "server"},

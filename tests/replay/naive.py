@@ -1,0 +1,143 @@
+"""The promises of a dry run, simulated trigger by trigger and row by row: it shares no code with `tracker.replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+Row = tuple[int, int, str]  #: time, arrival, scope
+Window = tuple[str, int]  #: scope, end
+Rule = Callable[[Window, list[Row], list[Row], int], bool]
+
+
+@dataclass
+class Query:
+    """A query that is triggered again and again.
+
+    Args:
+        rows: in any order.
+        length, slide, trigger: in microseconds.
+    """
+
+    rows: list[Row]
+    length: int
+    slide: int
+    trigger: int
+    batches: dict[int, list[Row]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            at = self.trigger * -(-row[1] // self.trigger)
+            self.batches.setdefault(at, []).append(row)
+
+    def windows(self, row: Row) -> list[Window]:
+        """The windows that a row is in: all starts at a slide that are at most a length before it."""
+        time, _, scope = row
+        starts = range(time // self.slide * self.slide, time - self.length, -self.slide)
+        return [(scope, start + self.length) for start in starts if start <= time < start + self.length]
+
+    @property
+    def all_windows(self) -> set[Window]:
+        return {window for row in self.rows for window in self.windows(row)}
+
+    def released(self, ends: Rule, last: int, first: int | None = None) -> dict[Window, int]:
+        """When each window is released: at the first trigger, up to the last one, at which a rule has it end.
+
+        Args:
+            ends: the rule, of the window, the rows before this trigger's batch, those up to it, and its time.
+            first: trigger; None: that of the first batch.
+        """
+        found: dict[Window, int] = {}
+        before: list[Row] = []
+        for at in range(min(self.batches) if first is None else first, last + 1, self.trigger):
+            now = [*before, *self.batches.get(at, [])]
+            for window in self.all_windows - found.keys():
+                if ends(window, before, now, at):
+                    found[window] = at
+            before = now
+        return found
+
+    def judged(self, released: dict[Window, int], windows: set[Window]) -> tuple[object, ...]:
+        """The figures of `Figures`, in its order, as plain tuples."""
+        placed = [(window, row) for row in self.rows for window in self.windows(row) if window in windows]
+        late = [
+            (window, row)
+            for window, row in placed
+            if window in released and released[window] < self.trigger * -(-row[1] // self.trigger)
+        ]
+        ended = [window for window in windows if window in released]
+        last = {window: max(row[1] for other, row in placed if other == window) for window in windows}
+        return (
+            len(windows),
+            len({window for window, _ in late}),
+            len(windows) - len(ended),
+            len(placed),
+            len(late),
+            quantiles([released[window] - last[window] for window in ended]),
+            quantiles([released[window] - window[1] for window in ended]),
+        )
+
+
+def quantiles(values: list[int]) -> tuple[int, ...] | None:
+    """The least values that 50 %, 95 % and all of the values do not exceed."""
+    if not values:
+        return None
+    shares = (Fraction(1, 2), Fraction(95, 100), Fraction(1))
+    return tuple(
+        min(value for value in values if sum(each <= value for each in values) >= share * len(values))
+        for share in shares
+    )
+
+
+def newest(rows: list[Row], scope: str | None) -> int | None:
+    return max((time for time, _, other in rows if scope in (None, other)), default=None)
+
+
+def watermark(query: Query, delay: int) -> dict[Window, int]:
+    """Of Spark: to the millisecond, and under the rows before this batch; one batch runs when no row comes any more."""
+
+    def ends(window: Window, before: list[Row], now: list[Row], at: int) -> bool:
+        top = newest(before, None)
+        return top is not None and top // 1000 * 1000 - delay >= window[1]
+
+    return query.released(ends, max(query.batches) + query.trigger)
+
+
+def frontier(query: Query, delay: int, per_scope: bool) -> dict[Window, int]:
+    def ends(window: Window, before: list[Row], now: list[Row], at: int) -> bool:
+        top = newest(now, window[0] if per_scope else None)
+        return top is not None and top - delay >= window[1]
+
+    return query.released(ends, max(query.batches))
+
+
+def wait(query: Query, delay: int) -> dict[Window, int]:
+    """By a clock, which needs no rows: it begins with the first window's end, or with the first batch."""
+    ends = [end + delay for _, end in query.all_windows]
+    first = min(query.trigger * -(-min(ends) // query.trigger), min(query.batches))
+    last = max(*ends, *query.batches) + query.trigger
+    return query.released(lambda window, before, now, at: at >= window[1] + delay, last, first)
+
+
+def counts(query: Query) -> dict[Window, int]:
+    def ends(window: Window, before: list[Row], now: list[Row], at: int) -> bool:
+        return sum(window in query.windows(row) for row in now) == sum(window in query.windows(r) for r in query.rows)
+
+    return query.released(ends, max(query.batches))
+
+
+def measured(query: Query, share: Fraction, per_scope: bool) -> tuple[dict[Window, int], set[Window]]:
+    """The least delay in whole seconds that is right on the first half; and the windows that have no row in it."""
+    at = sorted(batch for batch, rows in query.batches.items() for row in rows for _ in query.windows(row))
+    half = at[(len(at) - 1) // 2]
+    early = [row for batch, rows in query.batches.items() for row in rows if batch <= half]
+    first = Query(early, query.length, query.slide, query.trigger)
+    delay = 0
+    while True:
+        windows, wrong, *_ = first.judged(frontier(first, delay, per_scope), first.all_windows)
+        assert isinstance(windows, int)
+        assert isinstance(wrong, int)
+        if windows - wrong >= share * windows:
+            return frontier(query, delay, per_scope), query.all_windows - first.all_windows
+        delay += 1_000_000
