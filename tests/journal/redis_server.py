@@ -60,8 +60,8 @@ class RedisServer:
         )
 
     def address(self, options: str = "") -> str:
-        """Returns the journal's address on it; its lease is short."""
-        return f"redis://127.0.0.1:{self.port}/0?lease=1{options}"
+        """Returns the journal's address on it; its lease is short, and this machine's marks lie beside its files."""
+        return f"redis://127.0.0.1:{self.port}/0?lease=1&marks={self.directory}/marks{options}"
 
     def wait_until(self, holds: Any) -> None:
         """Waits until something holds; an error of the server means that it does not yet."""

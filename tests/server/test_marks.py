@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -15,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.client.processes import Line
 from tests.journal.object_stores import Place, directory
 from tests.journal.redis_server import RedisServer, needs_redis
 from tracker.core import Prepared, Refused
-from tracker.journal import JournalError, LeftOut, Record, SqliteJournal, follow_journal, open_journal
+from tracker.journal import JournalError, LeftOut, Record, SqliteJournal, follow_journal, mark, open_journal
 from tracker.server import lanes, sequencer
 from tracker.server.clock import Clock
 from tracker.server.lanes import Lanes
@@ -132,72 +131,6 @@ def test_no_answer_leaves_while_a_note_may_name_its_command(tmp_path: Path, ends
         asyncio.run(ask(journal))
 
 
-@needs_redis
-def test_a_note_is_written_again_after_its_connection_broke(redis: RedisServer) -> None:
-    with closing(open_journal(redis.address())) as journal:
-        journal.recover()
-        number = journal.append(records(1_000, 1))
-        assert journal.carrying([number])
-        redis.client().client_kill_filter(_type="normal", skipme=True)
-        while journal.carrying([]):  # the system takes what it cannot deliver for a while
-            pass
-        while not journal.carrying([]):
-            time.sleep(0.01)
-        journal.append(records(1_001, 1))
-    with closing(open_journal(redis.address())) as journal:
-        assert journal.recover().unanswered == frozenset()
-
-
-@needs_redis
-@pytest.mark.parametrize("ends", ["the tracker", "the server, too"])
-def test_a_note_on_a_server_that_has_ended_names_no_command(redis: RedisServer, ends: str) -> None:
-    with closing(open_journal(redis.address())) as journal:
-        journal.recover()
-        number = journal.append(records(1_000, 1))
-        assert journal.carrying([number])
-        redis.wait_until(lambda: f"[{number}]" in str(redis.client().hgetall("{tracker}:marks")))
-        if ends == "the server, too":
-            redis.freeze()
-            assert journal.carrying([])  # the system has it, the server has not read it, and the answer leaves
-            redis.kill()
-            redis.start()
-    for start in range(3):
-        with closing(open_journal(redis.address())) as journal:
-            assert journal.recover().unanswered == (frozenset({number}) if ends == "the tracker" else frozenset())
-            if start:  # the first one ends before it replays the record, the second one while it does
-                journal.replaying(number)
-
-
-@needs_redis
-def test_a_note_that_cannot_be_read_names_nothing(redis: RedisServer) -> None:
-    with closing(open_journal(redis.address())) as journal:
-        journal.recover()
-    for note in ("", "{", "[]", "{}", '{"replayed": 1}'):
-        redis.client().hset("{tracker}:marks", "1", note)
-        with closing(open_journal(redis.address())) as journal:
-            recovery = journal.recover()
-            assert (recovery.unanswered, recovery.suspect) == (frozenset(), 0)
-
-
-@needs_redis
-def test_of_the_notes_of_two_terms_the_later_one_counts(redis: RedisServer) -> None:
-    run = redis.client().info("server")["run_id"]
-    notes = {str(term): json.dumps({"replayed": 0, "starts": 0, "carried": [term], "server": run}) for term in (9, 10)}
-    redis.client().hset("{tracker}:marks", mapping=notes)
-    with closing(open_journal(redis.address())) as journal:
-        assert journal.recover().unanswered == frozenset({10})
-
-
-@needs_redis
-def test_a_user_who_may_not_ask_for_the_run_trusts_no_note(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    redis.client().execute_command("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-info")
-    monkeypatch.setenv("TRACKER_JOURNAL_PASSWORD", "secret")
-    for _ in range(2):
-        with closing(open_journal(redis.address("&user=old"))) as journal:
-            assert journal.recover().unanswered == frozenset()
-            assert journal.carrying([journal.append(records(1_000, 1))])
-
-
 def test_a_note_that_a_broken_file_does_not_take_is_none(tmp_path: Path) -> None:
     with closing(SqliteJournal(tmp_path / "tracker.db")) as journal:
         journal.recover()
@@ -209,6 +142,106 @@ def test_a_note_that_a_broken_file_does_not_take_is_none(tmp_path: Path) -> None
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert journal.carrying([])
+
+
+# ---------------------------------------------------------------- when a mark is out of date
+
+REPLICATED = pytest.mark.parametrize("kind", ["objects", pytest.param("redis", marks=needs_redis)])
+
+
+@pytest.fixture
+def where(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
+    """The address of a journal."""
+    if kind == "redis":
+        server: RedisServer = request.getfixturevalue("redis")
+        return server.address()
+    objects: Place = request.getfixturevalue("directory")
+    return objects.address() if kind == "objects" else f"sqlite:{tmp_path}/tracker.db"
+
+
+def suspected(where: str, number: int) -> frozenset[int]:
+    """What counts as unanswered at a start, after one that has ended while it replayed a record."""
+    with closing(open_journal(where)) as journal:
+        journal.recover()
+        journal.replaying(number)
+    with closing(open_journal(where)) as journal:
+        recovery = journal.recover()
+        assert recovery.suspect in (number, 0)
+        return recovery.unanswered
+
+
+@needs_redis
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_note_counts_though_the_line_to_redis_swallows_all(redis: RedisServer, answered: bool) -> None:
+    line = Line(f"127.0.0.1:{redis.port}")
+    with closing(line):
+        address = redis.address().replace(f"127.0.0.1:{redis.port}", line.address)
+        journal = open_journal(address)
+        journal.recover()
+        number = journal.append(records(1_000, 1))
+        line.hold()  # nothing of this process comes to Redis any more, and it has no reason to notice
+        assert journal.carrying([number])
+        if answered:
+            assert journal.carrying([])
+        line.cut()
+        journal.close()
+        assert suspected(address, number) == (frozenset() if answered else {number})
+
+
+@pytest.mark.parametrize("kind", ["file", "objects", pytest.param("redis", marks=needs_redis)])
+@pytest.mark.parametrize("run", [b"another run", b""], ids=["power was lost", "nobody can tell"])
+def test_after_a_loss_of_power_a_mark_names_no_command(
+    where: str, kind: str, run: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may have a note that was taken back since."""
+    with closing(open_journal(where)) as journal:
+        journal.recover()
+        number = journal.append(records(1_000, 1))
+        assert journal.carrying([number])
+    assert suspected(where, number) == {number}
+    monkeypatch.setattr(mark, "system_run", lambda: run)
+    assert suspected(where, number) == frozenset()
+
+
+@REPLICATED
+def test_a_writer_that_lives_may_still_answer_what_its_mark_names(
+    where: str, kind: str, redis: RedisServer, directory: Place
+) -> None:
+    asleep = open_journal(where.replace("lease=1", "lease=0.5"))
+    with closing(asleep):
+        asleep.recover()
+        number = asleep.append(records(1_000, 1))
+        assert asleep.carrying([number])
+        asleep._lease._closed.set()  # type: ignore[attr-defined]
+        asleep._lease._beating.join()  # type: ignore[attr-defined]
+        assert suspected(where, number) == frozenset()
+
+
+@REPLICATED
+def test_a_mark_of_another_life_of_the_store_names_no_command(
+    where: str, kind: str, redis: RedisServer, directory: Place
+) -> None:
+    def live(noted: bool) -> int:
+        with closing(open_journal(where)) as journal:
+            journal.recover()
+            number = journal.append(records(1_000, 1))
+            assert not noted or journal.carrying([number])
+            return number
+
+    live(noted=True)
+    if kind == "redis":
+        redis.client().flushall()
+    else:
+        directory.objects.delete([name for folder in ("log", "claims") for name in directory.objects.names(folder)])
+    assert suspected(where, live(noted=False)) == frozenset()
+
+
+@needs_redis
+def test_what_an_earlier_version_noted_in_redis_is_removed(redis: RedisServer) -> None:
+    redis.client().hset("{tracker}:marks", "1", "{}")
+    with closing(open_journal(redis.address())) as journal:
+        assert journal.recover().unanswered == frozenset()
+    assert not redis.client().exists("{tracker}:marks")
 
 
 def records(first: int, count: int) -> list[Record]:

@@ -23,6 +23,7 @@ from tracker.journal.sqlite import SqliteJournal
 from tracker.server import backups
 from tracker.server.backups import Restored
 
+from .machines import Machines
 from .schedule import Process, Schedule
 from .stores import Weather, made
 
@@ -45,6 +46,7 @@ class Sqlite:
         self._base = base
         self._schedule = schedule
         self._weather = weather
+        self.machines = Machines(schedule, base, apart=False)
         self._count = 0
         self._lost = False
         self._owner: tuple[Process, int] | None = None

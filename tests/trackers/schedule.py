@@ -36,6 +36,7 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.killed = False
+        self.sleeps_until = 0.0
         self.strands: list[Strand] = []
 
 
@@ -164,9 +165,12 @@ class Schedule:
     def _next(self) -> None:
         self._strands = [strand for strand in self._strands if not strand.done]
         doomed = [strand for strand in self._strands if strand.process.killed]
-        able = doomed or [s for s in self._strands if s.until <= self.now or (s.ready is not None and s.ready())]
+        awake = [strand for strand in self._strands if strand.process.sleeps_until <= self.now]
+        able = doomed or [s for s in awake if s.until <= self.now or (s.ready is not None and s.ready())]
         if not able:
-            soonest = min((strand.until for strand in self._strands), default=float("inf"))
+            soonest = min((max(s.until, s.process.sleeps_until) for s in self._strands), default=float("inf"))
+            waking = [s.process.sleeps_until for s in self._strands if s.process.sleeps_until > self.now]
+            soonest = min([soonest, *waking])
             if soonest == float("inf"):
                 raise StuckError("nobody can go on")
             self.passed(soonest - self.now)

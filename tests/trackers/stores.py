@@ -24,6 +24,7 @@ from tracker.server import backups
 from tracker.server.backups import Restored
 from tracker.store import NoAnswerError
 
+from .machines import Machines
 from .schedule import Process, Schedule
 
 LEASE_S = 2.0
@@ -35,6 +36,7 @@ class Store(Protocol):
     """What keeps a journal."""
 
     alone: bool  #: whether it comes back older, or loses something, only while no tracker uses it
+    machines: Machines
 
     @property
     def cut_off(self) -> Container[Process]:
@@ -100,14 +102,14 @@ class Objects:
     alone = False
     cut_off = frozenset[Process]()
 
-    def __init__(self, schedule: Schedule, weather: Weather, marks: str) -> None:
+    def __init__(self, schedule: Schedule, weather: Weather, machines: Machines) -> None:
         self._schedule = schedule
         self._weather = weather
-        self._marks = marks
+        self.machines = machines
         self._objects: dict[str, bytes] = {}
 
     def journal(self) -> FollowableJournal:
-        return ObjectsJournal(self, "objects", LEASE_S, self._marks, True, lambda: self._schedule.now)
+        return ObjectsJournal(self, "objects", LEASE_S, self.machines.marks, True, lambda: self._schedule.now)
 
     def copy(self) -> Any:
         return dict(self._objects)
@@ -139,7 +141,7 @@ class Objects:
 
         def opened(_: str, must_exist: bool = False, restoring: bool = False) -> ObjectsJournal:
             return ObjectsJournal(
-                self, "objects", LEASE_S, self._marks, clock=lambda: self._schedule.now, restoring=restoring
+                self, "objects", LEASE_S, self.machines.marks, clock=lambda: self._schedule.now, restoring=restoring
             )
 
         def set_aside(where: str) -> str:
@@ -197,12 +199,14 @@ class Redis:
         prefix: of the keys.
         schedule: its time passes for the keys.
         weather: draws what fails.
+        machines: of the trackers.
     """
 
     alone = False
 
-    def __init__(self, port: int, prefix: str, schedule: Schedule, weather: Weather) -> None:
-        self.where = f"redis://127.0.0.1:{port}/0?prefix={prefix}&lease={LEASE_S}&durability=memory"
+    def __init__(self, port: int, prefix: str, schedule: Schedule, weather: Weather, machines: Machines) -> None:
+        self.machines = machines
+        self._where = f"redis://127.0.0.1:{port}/0?prefix={prefix}&lease={LEASE_S}&durability=memory"
         self._base = f"{{{prefix}}}:"
         self._client = redis.Redis(port=port, client_name=_OUTSIDE)
         self._schedule = schedule
@@ -210,6 +214,11 @@ class Redis:
         self._ends: dict[str, float] = {}
         self._cut_off: dict[Process, float] = {}  # processes that reach only a demoted master, and until when
         schedule.passed = self._pass
+
+    @property
+    def where(self) -> str:
+        """The address, for the process that asks."""
+        return f"{self._where}&marks={self.machines.marks}"
 
     def journal(self) -> FollowableJournal:
         return RedisJournal(RedisAddress.parse(self.where), follow=True)

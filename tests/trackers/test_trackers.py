@@ -14,9 +14,10 @@ from tracker.server import lanes
 
 from .files import Sqlite
 from .judging import FoundOut
+from .machines import Machines
 from .plants import PLANTS
-from .schedule import StuckError, installed
-from .stores import Objects, Redis
+from .schedule import Schedule, StuckError, installed
+from .stores import Objects, Redis, Weather
 from .world import World
 
 _PACKAGES = ("tracker.journal", "tracker.server")
@@ -29,16 +30,23 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     server.kill()
 
 
-def play_objects(seed: int, marks: Path, losses: bool) -> World:
+def play_objects(seed: int, base: Path, losses: bool) -> World:
     """Play a seed over an object store."""
-    marks.mkdir()
-    world = World(seed, lambda schedule, weather: Objects(schedule, weather, str(marks)), losses=losses)
-    return _play(world, seed)
+
+    def store(schedule: Schedule, weather: Weather) -> Objects:
+        return Objects(schedule, weather, Machines(schedule, base, apart=schedule.random.random() < 0.3))
+
+    return _play(World(seed, store, losses=losses), seed)
 
 
-def play_redis(seed: int, port: int, losses: bool) -> World:
+def play_redis(seed: int, port: int, base: Path, losses: bool) -> World:
     """Play a seed over Redis."""
-    world = World(seed, lambda schedule, weather: Redis(port, f"sim{seed}", schedule, weather), losses=losses)
+
+    def store(schedule: Schedule, weather: Weather) -> Redis:
+        machines = Machines(schedule, base, apart=schedule.random.random() < 0.3)
+        return Redis(port, f"sim{seed}", schedule, weather, machines)
+
+    world = World(seed, store, losses=losses)
     assert isinstance(world.store, Redis)
     with ExitStack() as stack:
         stack.callback(world.store.close)
@@ -59,7 +67,8 @@ def play_sqlite(seed: int, base: Path, losses: bool) -> World:
 def _play(world: World, seed: int) -> World:
     logging.disable(logging.CRITICAL)
     try:
-        with installed(world.schedule, _PACKAGES), pytest.MonkeyPatch.context() as change:
+        machines = world.store.machines.interrupted()
+        with installed(world.schedule, _PACKAGES), machines, pytest.MonkeyPatch.context() as change:
             if seed % 2:  # all commands are carried out in threads
                 change.setattr(lanes, "LONG", -1)
                 change.setattr(lanes, "_VERY_LONG", -1)
@@ -96,8 +105,10 @@ def test_over_a_file_whatever_is_acknowledged_stays(tmp_path: Path, seeds: range
 @needs_redis
 @FEW_AND_MANY
 @KILLS_AND_LOSSES
-def test_over_redis_whatever_is_acknowledged_stays(redis_server: RedisServer, seeds: range, losses: bool) -> None:
-    led = sum(play_redis(seed, redis_server.port, losses).led for seed in seeds)
+def test_over_redis_whatever_is_acknowledged_stays(
+    redis_server: RedisServer, tmp_path: Path, seeds: range, losses: bool
+) -> None:
+    led = sum(play_redis(seed, redis_server.port, tmp_path / str(seed), losses).led for seed in seeds)
     assert led > 2 * len(seeds), "the trackers hardly ever led, so nothing was tried"
 
 
@@ -118,7 +129,7 @@ def test_a_mend_that_is_taken_out_is_found_out(
     for seed in range(1_000):
         try:
             if store == "redis":
-                play_redis(seed, redis_server.port, losses)
+                play_redis(seed, redis_server.port, tmp_path / str(seed), losses)
             else:
                 {"objects": play_objects, "file": play_sqlite}[store](seed, tmp_path / str(seed), losses)
         except AssertionError:

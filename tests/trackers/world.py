@@ -217,6 +217,7 @@ class World:
             self.schedule.pause(random.choice((0.0, 0.1, 0.5, 2.0)) + random.random())
             kinds = ["kill leader"] * 3 + ["kill any"] * 3 + ["stop", "away", "kill all", "kill twice"]
             kinds += ["restore", "restore", "kill operator", "back up"] if self.operator.kept else ["back up"] * 4
+            kinds += ["sleep", "power"]
             if isinstance(self.store, Redis):
                 kinds.append("demote")
             if self.losses:
@@ -229,10 +230,17 @@ class World:
                     tracker.kill()
             elif kind == "kill any":
                 random.choice(self.trackers).kill()
-            elif kind in ("kill all", "kill twice"):
-                self._doomed = random.randint(1, 8) if kind == "kill twice" else 0
+            elif kind in ("kill all", "kill twice", "power"):
+                self._doomed = 0 if kind == "kill all" else random.randint(1, 8)
                 for tracker in self.trackers:
                     tracker.kill()
+                if kind == "power":
+                    self.operator.kill()
+                    self.store.machines.lose_power()
+            elif kind == "sleep":
+                for tracker in leaders:
+                    tracker.process.sleeps_until = self.schedule.now + random.choice((LEASE_S, 4 * LEASE_S))
+                self._doomed = random.choice((0, random.randint(1, 8)))
             elif kind == "stop" and leaders:
                 tracker = random.choice(leaders)
                 if tracker.stop is not None and not tracker.ended:

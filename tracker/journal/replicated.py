@@ -36,7 +36,7 @@ from .interface import (
     RestoreUnfinishedError,
     loss_of,
 )
-from .mark import Marked
+from .mark import Marked, Marks
 
 log = logging.getLogger("tracker.journal")
 
@@ -51,6 +51,9 @@ class Log(Protocol):
     """The log, as its owner needs it."""
 
     last: int  #: the newest record that counts
+
+    @property
+    def writer(self) -> str: ...
 
     def append(self, records: Sequence[Record]) -> int: ...
 
@@ -156,16 +159,6 @@ class Lease(ABC):
             self._pause_s = self._seconds / BEATS
 
 
-class Marks(Protocol):
-    """The notes of the last process about what it did, and this one's."""
-
-    found: Marked
-
-    def note(self, marked: Marked) -> bool:
-        """Note what is about to be done, and return whether it is noted; if not, an older note may still be there."""
-        ...
-
-
 class Closable(Protocol):
     """Something with a connection, a thread or a file."""
 
@@ -194,7 +187,8 @@ class ReplicatedJournal(ABC):
         self._log = log
         self._lease = lease
         self._marks = marks
-        self._parts = parts
+        self._marks_begun = False
+        self._parts = (marks, *parts)
         self._gone: JournalGoneError | None = None
         self._tell: Callable[[JournalGoneError], None] | None = None
         self._telling = threading.Lock()
@@ -390,10 +384,14 @@ class ReplicatedJournal(ABC):
         if self._gone is not None:
             raise self._gone
         try:
-            return self._log.append(records)
+            number = self._log.append(records)
         except JournalGoneError as error:
             self._is_gone(error)
             raise
+        if not self._marks_begun:
+            self._marks_begun = True
+            self._marks.begin(self._log.writer)
+        return number
 
     def snapshot(self, number: int, state: Any) -> int:
         try:

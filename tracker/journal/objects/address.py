@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from os import getuid
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +27,8 @@ class ObjectsAddress:
 
     Args:
         lease: seconds without a sign of life after which another tracker may take over.
-        marks: a directory of this machine, where the process notes which commands it carries out.
+        marks: a directory of this machine, where the process notes which commands it carries out; empty: see
+            `tracker.journal.mark.Marks`.
 
     Raises:
         ValueError: a value is out of its range.
@@ -46,8 +45,6 @@ class ObjectsAddress:
     def __post_init__(self) -> None:
         if not 0.5 <= self.lease <= 3600:
             raise ValueError(f"lease={self.lease} is out of range; use 0.5 to 3600 seconds")
-        if not self.marks:
-            object.__setattr__(self, "marks", f"{tempfile.gettempdir()}/substream-tracker-{getuid()}")
 
     @classmethod
     def parse(cls, text: str) -> ObjectsAddress:

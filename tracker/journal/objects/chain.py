@@ -64,16 +64,17 @@ class Survey:
         problem: why the log does not continue at its end; None: it does.
         broken_at: the position of that.
         highest: the highest number of a record that was seen.
+        writer: of the last group that counts; empty: none was read.
     """
 
     def __init__(self, group: int, number: int) -> None:
         self._chain = Chain(group, number)
         self._counted = [(group, number)]
         self._claim = 0  # the newest one
-        self._group_term = 0
         self.problem: str | None = None
         self.broken_at = 0
         self.highest = number
+        self.writer = ""
 
     def add(self, position: int, found: Entry | EntryDamagedError | None) -> None:
         """Go on to the next position.
@@ -90,8 +91,8 @@ class Survey:
         if self.problem is not None:
             return
         try:
-            if self._chain.add(position, found):
-                self._group_term = self._chain.term
+            if self._chain.add(position, found) and isinstance(found, Entry):
+                self.writer = found.writer
                 self._counted.append((self._chain.group, self._chain.number))
         except (BrokenError, CutError) as error:
             self.problem, self.broken_at = str(error), position
@@ -116,11 +117,6 @@ class Survey:
     def number(self) -> int:
         """Its last record."""
         return self._chain.number
-
-    @property
-    def term(self) -> int:
-        """The term of the last group that counts; 0: there is none."""
-        return self._group_term
 
     @property
     def positions(self) -> list[int]:

@@ -37,6 +37,7 @@ from ..interface import (
     Record,
     Recovery,
 )
+from ..mark import Marks
 from ..replicated import Group, LogFollowing, ReplicatedJournal, left_out, new_holder
 from ..snapshots import SnapshotDamagedError
 from .address import unusable
@@ -44,7 +45,6 @@ from .chain import BrokenError, Chain, CutError, Survey
 from .entries import Entry, name_of, position_of
 from .lease import Lease
 from .log import LOSS, Followed, Log
-from .marks import Marks
 from .snapshots import ObjectsSnapshots, Taken
 
 _RESTORING: Final = "restoring"
@@ -152,7 +152,6 @@ class ObjectsJournal(ReplicatedJournal):
     remedy = "the missing objects back"
     _log: Log
     _lease: Lease
-    _marks: Marks
 
     def __init__(
         self,
@@ -170,9 +169,8 @@ class ObjectsJournal(ReplicatedJournal):
         holder = new_holder()
         log = Log(objects, where, secrets.token_hex(8), holder)
         self._snapshots = ObjectsSnapshots(objects, where)
-        noted = Marks(marks, where)
         leased = Lease(objects, log, self._snapshots, where, holder, lease, clock)
-        super().__init__(where, log, leased, noted, (noted, log), restoring)
+        super().__init__(where, log, leased, Marks(marks, where), (log,), restoring)
         with self._opening():
             if not follow:
                 self._lease.acquire()
@@ -238,7 +236,7 @@ class ObjectsJournal(ReplicatedJournal):
         for taken in spoilt:
             self._snapshots.set_aside(taken, aside)
         self._log.begin(claim, survey.group, survey.number, accepts_loss=survey.problem is not None or noted > 0)
-        self._marks.read(survey.term)
+        self._marks.read(survey.writer)
         self._lease.watch(self._is_gone)
         self._lease.clear()
         self._log.trim(self._snapshots.oldest_needed())
@@ -321,13 +319,6 @@ class ObjectsJournal(ReplicatedJournal):
 
     def _keep_aside(self, number: int, text: str) -> None:
         self._objects.put(f"set-aside/{number}", text.encode())
-
-    def append(self, records: Sequence[Record]) -> int:
-        begins = self._log.is_unwritten
-        number = super().append(records)
-        if begins:
-            self._marks.begin(self._log.term)
-        return number
 
     def _snapshot(self, number: int, state: Any) -> int:
         position = self._log.position_of(number)

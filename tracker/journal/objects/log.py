@@ -68,7 +68,7 @@ class Log:
     def __init__(self, objects: ConditionalStore, where: str, writer: str, holder: str) -> None:
         self._objects = objects
         self._where = where
-        self._writer = writer
+        self.writer = writer
         self._holder = holder
         self._readers = ThreadPoolExecutor(_AT_ONCE, "journal-read")
         self._interrupted = threading.Event()
@@ -136,7 +136,7 @@ class Log:
         """
         # First a mark, so that no clean-up ever removes the claim, whatever happens next.
         self._objects.put(claim_name(position), b"")
-        content = Entry(position, position, self._writer, self._holder).encode()
+        content = Entry(position, position, self.writer, self._holder).encode()
         for attempt in range(_CLAIM_ATTEMPTS):
             try:
                 if self._objects.create(name_of(position), content):
@@ -151,7 +151,7 @@ class Log:
 
     def is_own(self, entry: Entry) -> bool:
         """Return whether this process has written an entry."""
-        return entry.writer == self._writer
+        return entry.writer == self.writer
 
     def begin(self, claim: int, group: int, last: int, accepts_loss: bool) -> None:
         """Write behind a claim of this tracker's from now on.
@@ -167,11 +167,6 @@ class Log:
 
     # ---------------------------------------------------------------- writing
 
-    @property
-    def is_unwritten(self) -> bool:
-        """Return whether this tracker has appended nothing yet."""
-        return self._end == self.term
-
     def append(self, records: Sequence[Record]) -> int:
         """Make a group durable, and return the number of its last record. Wait for as long as that takes.
 
@@ -183,7 +178,7 @@ class Log:
         group = Entry(
             position,
             self.term,
-            self._writer,
+            self.writer,
             after=self._group,
             first=first,
             count=len(records),

@@ -34,6 +34,8 @@ class RedisAddress:
         ca: the file of the authorities of the server's certificate; empty: the system's.
         cert: the file of this client's certificate.
         key: the file of its key.
+        marks: a directory of this machine, where the process notes which commands it carries out; empty: see
+            `tracker.journal.mark.Marks`.
 
     Raises:
         ValueError: a value is out of its range.
@@ -56,6 +58,7 @@ class RedisAddress:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    marks: str = ""
 
     def __post_init__(self) -> None:
         if self.durability not in ("fsync", "memory"):

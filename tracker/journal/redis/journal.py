@@ -23,6 +23,7 @@ from ..interface import (
     Record,
     Recovery,
 )
+from ..mark import Marks
 from ..replicated import Group, LogFollowing, ReplicatedJournal, left_out
 from ..snapshots import SnapshotDamagedError
 from . import scripts
@@ -32,7 +33,6 @@ from .connection import LOST
 from .keys import Keys
 from .lease import Lease
 from .log import Log, Reading, lost, lost_while_followed
-from .marks import Marks
 from .snapshots import RedisSnapshots
 from .top import NOTHING, Top
 
@@ -98,15 +98,14 @@ class RedisJournal(ReplicatedJournal):
     remedy = "back a server that has them"
     _log: Log
     _lease: Lease
-    _marks: Marks
 
     def __init__(self, address: RedisAddress, follow: bool = False, restoring: bool = False) -> None:
         self._accepts_loss = False
         self._keys = Keys(address)
         self._snapshots = RedisSnapshots(self._keys)
         self._confirmation = Confirmation(self._keys)
-        log, marks = Log(self._keys), Marks(self._keys)
-        parts = (self._confirmation, marks, self._snapshots, log)
+        log, marks = Log(self._keys), Marks(address.marks, str(address))
+        parts = (self._confirmation, self._snapshots, log)
         super().__init__(str(address), log, Lease(self._keys), marks, parts, restoring)
         with self._opening():
             self._log.check()
@@ -129,6 +128,7 @@ class RedisJournal(ReplicatedJournal):
         self._accepts_loss = accept_loss
         # The term begins first: from then on nothing is written behind what is read here, and no snapshot is removed.
         top = self._log.claim(self._lease.holder, accept_loss)
+        writer = top.writer
         if followed is None:
             state, number, entry, damage = self._newest_snapshot(aside)
         else:
@@ -145,10 +145,10 @@ class RedisJournal(ReplicatedJournal):
         if problem is not None:
             self._log.cut(reading.entry, f"{aside}:log")
             self._log.claim(self._lease.holder, accept_loss, reading.number)
-        self._marks.read()
+        self._marks.read(writer)
+        self._log.client.delete(self._keys.marks)  # of a version that noted in Redis which commands were under way
         for each in damage:
             self._snapshots.set_aside(each.file.rpartition(" ")[2], each.set_aside)
-        self._marks.begin(self._log.term)
         self._lease.look_at(lambda: self._log.last, self._look, self._log.term)
         self._lease.watch(self._is_gone)
         self._snapshots.clear()
@@ -196,7 +196,7 @@ class RedisJournal(ReplicatedJournal):
 
     def _names(self) -> Iterator[str]:
         keys, client = self._keys, self._log.client
-        yield from (keys.top, keys.log, keys.snapshots, keys.unfinished, keys.marks, keys.set_aside)
+        yield from (keys.top, keys.log, keys.snapshots, keys.unfinished, keys.set_aside)
         begun = {name.decode() for name in client.smembers(keys.unfinished)}
         for entry in {*self._snapshots.entries(), *begun}:
             place = 0

@@ -299,6 +299,11 @@ class Log:
         if relation is Relation.REPLACED:
             raise JournalGoneError(f"another tracker has taken over {self._keys.address}")
 
+    @property
+    def writer(self) -> str:
+        """This tracker, as the end of the log names it."""
+        return f"{self.term} {self._holder}"
+
     def is_others(self, top: Top) -> bool:
         """Tell whether another tracker has begun the term, which has the same number as this one's."""
         return bool(top.owner) and top.owner != self._holder

@@ -2,7 +2,8 @@
 
     PREFIX:log       stream; the entry TERM-NUMBER is a group whose last record is NUMBER, TERM-0 a claim
     PREFIX:top       hash: id of the newest entry, last: the number of the newest record, who: TERM OWNER,
-                     lost and floor: see `NOTE_LOSS`, accepted: TERM-NUMBER of the last loss that was accepted
+                     lost and floor: see `NOTE_LOSS`, accepted: TERM-NUMBER of the last loss that was accepted,
+                     by: who as the newest group was written
     PREFIX:lease     who may claim the log, for a while
     PREFIX:standby   who follows the log and waits for the lease
     PREFIX:snapshots hash: TERM-NUMBER of each snapshot and its description
@@ -59,7 +60,7 @@ return {top[1], top[2], top[3], top[4], top[5], redis.call('EXISTS', KEYS[3])}
 #: The end of the log. If its key is gone and the log is there, the key is made again from the log's newest entry.
 _TOP: Final = """
 local function newest(log, key)
-  local top = redis.call('HMGET', key, 'id', 'last', 'lost', 'who', 'accepted', 'floor')
+  local top = redis.call('HMGET', key, 'id', 'last', 'lost', 'who', 'accepted', 'floor', 'by')
   if not top[1] and redis.call('EXISTS', log) == 1 then
     local entry = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
     if entry then
@@ -102,7 +103,8 @@ return 1
 
 #: Keys: log, top, lease. Arguments: holder, the last record that counts (empty: the newest), whether a loss is
 #: accepted, term and record of the end of the log that the claimer has compared with what it knows (empty: no matter).
-#: Returns the entry (empty: there is a loss, and nothing was changed), the last record, what was lost.
+#: Returns the entry (empty: there is a loss, and nothing was changed), the last record, what was lost, and, after what
+#: this does not look for, who has written the newest group.
 CLAIM: Final = (
     _TOP
     + """
@@ -122,7 +124,7 @@ local lost = math.max(tonumber(top[3] or '0'), tonumber(last))
 if ARGV[3] == '1' and lost > tonumber(base) then
   redis.call('HSET', KEYS[2], 'accepted', string.format('%d-%d', term(claim), lost))
 end
-return {claim, base, top[3] or '0'}
+return {claim, base, top[3] or '0', false, false, 1, false, top[7]}
 """
 )
 
@@ -130,14 +132,14 @@ return {claim, base, top[3] or '0'}
 #: whether a loss is accepted: then it is forgotten with the first entry, which tells that the log is another one.
 #: An entry that is there already gets one more write, since the server counts replicas from a connection's last write.
 APPEND: Final = """
-local top = redis.call('HMGET', KEYS[2], 'id', 'lost')
+local top = redis.call('HMGET', KEYS[2], 'id', 'lost', 'who')
 if top[2] and ARGV[7] ~= '1' then return redis.error_reply('TAILLOST ' .. top[2]) end
 local id = top[1] or '0-0'
 if id ~= ARGV[1] then
   if id ~= ARGV[2] or redis.call('EXISTS', KEYS[1]) == 0 then return redis.error_reply('NOTLAST ' .. id) end
   redis.call('XADD', KEYS[1], ARGV[1], 'count', ARGV[4], 'sum', ARGV[5], 'data', ARGV[6])
 end
-redis.call('HSET', KEYS[2], 'id', ARGV[1], 'last', ARGV[3])
+redis.call('HSET', KEYS[2], 'id', ARGV[1], 'last', ARGV[3], 'by', top[3] or '')
 if top[2] then redis.call('HDEL', KEYS[2], 'lost') end
 return ARGV[1]
 """

@@ -21,6 +21,7 @@ class Top:
         accepted: TERM-NUMBER: in which term a loss was accepted last, and up to which record.
         has_log: whether there is a log.
         next_base: the record after which the term began that follows the one asked for; None: not there.
+        writer: TERM OWNER of the newest group, if a claim has asked for it.
     """
 
     entry: str = NOTHING
@@ -30,6 +31,7 @@ class Top:
     accepted: str = NOTHING
     has_log: bool = True
     next_base: int | None = None
+    writer: str = ""
 
     @classmethod
     def read(
@@ -41,6 +43,7 @@ class Top:
         accepted: bytes | None = None,
         has_log: int = 1,
         next_base: bytes | None = None,
+        writer: bytes | None = None,
     ) -> Top:
         """Return the end of the log as the server has it; None: it has nothing."""
         newest = (entry or NOTHING.encode()).decode()
@@ -54,6 +57,7 @@ class Top:
             (accepted or NOTHING.encode()).decode(),
             bool(has_log),
             None if next_base is None else int(next_base),
+            (writer or b"").decode(),
         )
 
     @property
