@@ -14,7 +14,7 @@ PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
 DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py --ignore=benchmarks/exactness/programs $(PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all install doctor demo demo-delays demo-kafka demo-lake demo-state test test-thorough test-all test-fast test-spark test-slow test-bounds test-oldest test-matrix exactness-peers jars image lint types proto proto-check docs-check site format integrations clean check
+.PHONY: help help-all install doctor demo demo-delays demo-kafka demo-lake demo-replay demo-state test test-thorough test-all test-fast test-spark test-slow test-bounds test-oldest test-matrix exactness-peers jars image lint types proto proto-check docs-check site format integrations clean check
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,6 +56,9 @@ demo-kafka: $(STAMP) #- flights over Kafka into PostgreSQL, with a retry loop, w
 
 demo-lake: $(STAMP) #- flights over Spark Connect into Delta and Iceberg, all in an object store, while everything is killed
 	@$(BIN)/python -m examples.lake.demo
+
+demo-replay: $(STAMP) #- a year of flights, dry: which promise would have been right, as a table and a page
+	@$(BIN)/python -m examples.flights.dry_run
 
 demo-state: $(STAMP) #- rows of keyed state over time, ended by the tracker, by a time to live and by a watermark, as a picture
 	@$(BIN)/python -m examples.state.demo

@@ -8,9 +8,9 @@
 ...     flights, ["carrier"], aggs={"flights": F.count("*"), "delay": F.avg("dep_delay")})
 >>> daily.writeStream.option("checkpointLocation", "cp").start("daily")                   # doctest: +SKIP
 
-It imports `tracker.client` and nothing else of the tracker: where Spark runs, no server is installed. What is exported
-here is loaded when it is first used: Spark starts a Python process for each reader of a source and for tasks, and those
-need little of it.
+It imports `tracker.client`, for a dry run `tracker.replay`, and nothing else of the tracker: where Spark runs, no
+server is installed. What is exported here is loaded when it is first used: Spark starts a Python process for each
+reader of a source and for tasks, and those need little of it.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from spark_client.release.quarantine import LATE_SCHEMA
     from spark_client.release.receipts import RECEIPT_SCHEMA
     from spark_client.release.revisions import Revision
+    from spark_client.shadow.history import replay
     from spark_client.shadow.job import ShadowedJob
     from spark_client.shadow.picture import draw_shadow_report
     from spark_client.shadow.report import shadow_report
@@ -130,6 +131,7 @@ __all__ = [
     "ledger",
     "nested",
     "register",
+    "replay",
     "session",
     "shadow_report",
     "sliding",
@@ -199,6 +201,7 @@ _ORIGINS: Final = {
     "ledger": "release.ledger",
     "nested": "windows.nested",
     "register": "datasource.events",
+    "replay": "shadow.history",
     "session": "windows.sessions",
     "shadow_report": "shadow.report",
     "sliding": "windows.sliding",

@@ -15,6 +15,7 @@ is the only file a job of your own would need. The others make the demonstration
 | `outcome`, `picture` | what each of them released and when, as a table and as a picture |
 | `progress` | the line that says how far the replay is |
 | `demo` | all of it together: a year, in steps of 61 hours |
+| `dry_run` | which promise would have been right for the year: no Spark, no tracker |
 | `delays` | the same for two weeks in steps of one hour, with every release timed |
 
 What tracking costs is measured by `benchmarks.spark`.

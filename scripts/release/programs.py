@@ -99,6 +99,15 @@ pq.write_table(pa.table({"job": pa.array([], "string")}), "receipts/1.parquet")
 done = subprocess.run([sys.executable, "-m", "tracker.cli.main", "ledger", "receipts"], capture_output=True, text=True)
 print(done.stdout, done.stderr, int("pip install" not in done.stderr))
 """,
+    "replay": """
+import datetime, pathlib, subprocess, sys
+import pyarrow as pa, pyarrow.parquet as pq
+now = datetime.datetime(2026, 3, 1, tzinfo=datetime.timezone.utc)
+pq.write_table(pa.table({"ts": [now], "arrived_at": [now]}), "history.parquet")
+command = "-m tracker.cli.main replay history.parquet --time ts --arrived arrived_at --promise counts"
+done = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True)
+print(done.stdout, done.stderr, int("Take counts" in done.stdout))
+""",
     "kafka": """
 import confluent_kafka
 from tracker.kafka import Consumer, Producer

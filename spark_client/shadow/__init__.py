@@ -1,1 +1,1 @@
-"""Shadow mode: what a job on Spark's watermark has lost, beside what really ended; the job is only read."""
+"""Before a job is tracked: a dry run over its history, and shadow mode, beside a job that is only read."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.connect import ConnectServer
-from spark_client import Marks, TrackedWriter, Tracking
+from spark_client import Marks, TrackedWriter, Tracking, replay
 from tests.spark.feed import Feed
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,13 @@ def detached(it: Application) -> None:
     os._exit(0)  # nobody stops the session
 
 
-PROGRAMS: dict[str, Callable[[Application], None]] = {each.__name__: each for each in (night, detached)}
+def dry(it: Application) -> None:
+    """Promises are judged on the rows of the feed, which arrive three minutes after their time."""
+    rows = Feed(it.path / "raw").batch(it.spark).withColumn("arrived", F.col("ts") + F.expr("INTERVAL 3 MINUTES"))
+    (it.path / "dry.json").write_text(json.dumps(replay(rows, "ts", "arrived", "tenant").document()))
+
+
+PROGRAMS: dict[str, Callable[[Application], None]] = {each.__name__: each for each in (night, detached, dry)}
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
@@ -62,6 +63,18 @@ def test_each_night_releases_what_it_has_ended(
     with TrackerClient(tracker.address) as client:
         assert client.job(job).in_flight == 0
         assert all(producer.closed for producer in client.job(job).producers)
+
+
+def test_a_dry_run_takes_rows_of_a_remote_session(
+    connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    put(feed, 0)
+    put(feed, 1)
+    run("dry", connect, tracker.address, job, tmp_path)
+    found = json.loads((tmp_path / "dry.json").read_text())
+    assert (found["rows"], found["windows"], found["scopes"]) == (20, 4, 2)
+    [counts] = [each["all"] for each in found["outcomes"] if each["name"] == "counts"]
+    assert (counts["wrong"], counts["after_last"]["longest"]) == (0, 0)
 
 
 @pytest.mark.thorough

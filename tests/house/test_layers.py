@@ -57,7 +57,8 @@ ROOMS = {
     },
 }
 ROOMS["api"] = {*ROOMS}
-ROOMS["shadow"] = {"release", "storage", "spark_internals"}  #: beside the jobs of `api`: it reads what they leave
+#: Beside the jobs of `api`: it reads what they leave, and what came before them.
+ROOMS["shadow"] = {"release", "storage", "spark_internals", "windows"}
 
 #: The rooms of the tracker that programs are made of, likewise.
 TRACKER_ROOMS = {

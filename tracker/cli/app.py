@@ -44,6 +44,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "wait": ("events", "wait until a substream has ended, or all up to a time"),
         "subscriptions": ("jobs", "list a job's durable readers"),
         "ledger": ("ledger", "add up what became of every row, from receipts"),
+        "replay": ("replay", "show which promise a history would have kept"),
         "info": ("jobs", "show which server answers, and its limits"),
     },
     "Operate": {

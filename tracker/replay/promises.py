@@ -107,7 +107,7 @@ class Watermark:
 
     def release(self, history: History) -> Release:
         passed = history.newest(False).passes(self.delay, step=1000)
-        return Release(np.where(passed == NEVER, NEVER, passed + history.trigger), note="Spark's own")
+        return Release(np.where(passed == NEVER, NEVER, passed + history.trigger))
 
 
 @dataclass(frozen=True)

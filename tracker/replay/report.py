@@ -167,14 +167,16 @@ class Replay:
         first, last = (_moment(each) for each in self.span)
         found = [
             f"{self.rows:,} rows in {self.windows:,} windows{of} of {self.options.window}, which arrived from {first} "
-            f"to {last}, are read once in {self.options.trigger}."
+            f"to {last}, are read once in {self.options.trigger}.",
+            "A window is wrong if it was released without all of its rows; delays are from its last row's arrival. "
+            "The watermark is Spark's own, for comparison.",
         ]
         if self.nulls:
             found.append(f"{self.nulls:,} rows were left out: a time or the scope is null.")
         if self.ahead:
             found.append(
-                f"{self.ahead:,} rows are ahead of their arrival, by up to {short(self.furthest_ahead)}: such a row "
-                "moves a watermark past the windows of all others."
+                f"{self.ahead:,} rows are ahead of their arrival, by up to {short(self.furthest_ahead)}: a row that is "
+                "far ahead moves a watermark past windows that are open."
             )
         return found + [f"{each.name}: {each.note}." for each in self.outcomes if each.note]
 
@@ -182,7 +184,10 @@ class Replay:
     def verdict(self) -> str:
         """The advice as text."""
         if not self.advice:
-            return "No promise was kept: give longer delays, or allow some windows to be wrong and revise them."
+            return (
+                "No promise was kept: under each, windows were wrong, or more than 5 % of them were open at the end. "
+                "Give longer delays or a longer history, or allow some windows to be wrong, and revise them."
+            )
         return "Take " + "\nor ".join(map(str, self.advice))
 
     def document(self) -> dict[str, Any]:
