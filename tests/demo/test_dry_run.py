@@ -11,7 +11,7 @@ import pytest
 from examples.flights import dry_run, replay
 
 
-def test_a_dry_run_counts_the_flights_that_leave_after_their_day_was_released(
+def test_a_dry_run_counts_flights_after_the_release_of_their_day(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     days = 21
