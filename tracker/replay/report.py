@@ -205,7 +205,7 @@ class Replay:
 
     def _repr_html_(self) -> str:
         code = "".join(
-            f"<p>Take <b>{escape(each.name)}</b>, if {escape(each.needs)}:</p><pre tabindex=0>{escape(each.code)}</pre>"
+            f"<p>Take <b>{escape(each.name)}</b>, if {escape(each.needs)}:</p><pre>{escape(each.code)}</pre>"
             for each in self.advice
         )
         remarks = "".join(f"<li>{escape(each)}</li>" for each in self.remarks)
@@ -236,7 +236,7 @@ class Replay:
             )
             yield f"<h2>Wrong windows by scope{more}</h2>"
             rows = ([scope, *(_wrong_of(each, scope) for each in self.outcomes)] for scope in chosen)
-            yield _html_table(["", *(each.name for each in self.outcomes)], rows)
+            yield _html_table(["scope", *(each.name.replace("=", " ") for each in self.outcomes)], rows)
 
 
 def share(text: str) -> float:
@@ -277,7 +277,7 @@ def _cells(figures: Figures) -> list[Any]:
 
 def _wrong_of(outcome: Outcome, scope: str) -> str:
     figures = outcome.scopes.get(scope)
-    return f"{figures.wrong:,} of {figures.windows:,}" if figures else "-"
+    return f"{figures.wrong:,}" if figures else "-"
 
 
 def _source(columns: Columns, cut: Windows, front: str) -> str:
@@ -381,11 +381,14 @@ color:var(--ink);background:var(--back);font:15px/1.5 system-ui,sans-serif;max-w
 @media(prefers-color-scheme:dark){.tracker-replay{--ink:#e6edf3;--soft:#9aa4af;--line:#30363d;--back:#0d1117;
 --lane:#161b22;--good:#4cc38a;--bad:#ff8f73}body:has(>main>.tracker-replay){background:#0d1117}}
 .tracker-replay h1{font-size:1.5rem}.tracker-replay h2{font-size:1.1rem;margin:1.6rem 0 .5rem}
-.tracker-replay .wide{overflow-x:auto}.tracker-replay pre{background:var(--lane);padding:.6rem;overflow-x:auto}
+.tracker-replay .wide{overflow-x:auto}
+.tracker-replay pre{background:var(--lane);padding:.6rem;white-space:pre-wrap;overflow-wrap:anywhere}
 .tracker-replay table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-.tracker-replay th,.tracker-replay td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid var(--line);
+.tracker-replay th,.tracker-replay td{padding:.2rem .45rem;text-align:right;border-bottom:1px solid var(--line);
 white-space:nowrap;color:var(--ink);background:none}
-.tracker-replay th[scope=row]{text-align:left;font-weight:500}.tracker-replay thead th{color:var(--soft)}
+.tracker-replay th[scope=row]{text-align:left;font-weight:500}
+.tracker-replay thead th{color:var(--soft);white-space:normal}
+.tracker-replay thead th:first-child{text-align:left}
 .tracker-replay svg{width:100%;min-width:40rem;font-size:13px;fill:var(--ink)}
 .tracker-replay .axis{fill:var(--soft);color:var(--soft);font-size:13px}.tracker-replay .grid{stroke:var(--line)}
 .tracker-replay .lane{fill:var(--lane)}.tracker-replay .wrong{fill:var(--bad)}
