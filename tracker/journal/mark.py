@@ -74,7 +74,8 @@ class Mark:
         path: of the file, which is made if it does not exist.
 
     Attributes:
-        found: the number of the last acknowledged record; None: the file did not exist, or cannot be read.
+        found: the number of the last acknowledged record; None: the file did not exist, or cannot be read, and none was
+            set since.
         marked: what the last process was doing when it ended, in this run of the system.
     """
 
@@ -105,6 +106,10 @@ class Mark:
     def set(self, number: int) -> None:
         """Note that a record was acknowledged."""
         self._write(_FORM.pack(_MAGIC, number, number ^ _FULL), 0)
+        if self.found is None:  # a loss of power must not leave a mark that cannot be read beside records
+            self.found = number
+            with suppress(OSError):
+                os.fsync(self._file)
 
     def note(self, marked: Marked) -> bool:
         """Note what is about to be done, and return whether it is noted; if not, an older note is still there."""
