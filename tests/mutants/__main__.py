@@ -59,7 +59,14 @@ AREAS: dict[str, tuple[str, ...]] = {
         *("tests/client", "tests/scale", "tests/cli/test_commands.py", "tests/relay/test_sockets.py"),
         *("tests/security/test_clients.py", "tests/security/test_quotas.py", "tests/metrics/test_client.py"),
     ),
+    "release": tuple(
+        f"tests/spark/test_{name}.py"
+        for name in ("inbox", "moving", "shared_ends", "state_stores", "growth", "quiesce")
+    ),
 }
+
+# Of a release in Spark, what tests try without a session.
+_WITHOUT_SPARK = ("inbox.py", "moving.py", "ends.py", "parts.py", "state.py")
 
 
 def main() -> int:
@@ -107,9 +114,16 @@ def _area(file: str) -> str:
 
 
 def _drawn(area: str, files: Sequence[str] | None, number: int, seed: int) -> list[Mutant]:
-    paths = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tracker" / area).rglob("*.py"))
+    paths = sources(area)
     found = [mutant for path in paths if not files or path in files for mutant in mutants(ROOT, path)]
     return random.Random(f"{area} {seed}").sample(found, min(number or len(found), len(found)))
+
+
+def sources(area: str) -> list[str]:
+    """The modules of an area, relative to the repository."""
+    if area == "release":
+        return [f"spark_client/release/{name}" for name in _WITHOUT_SPARK]
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tracker" / area).rglob("*.py"))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import AREAS, EQUAL, ROOT
+from tests.mutants.__main__ import AREAS, EQUAL, ROOT, sources
 from tests.mutants.mutations import mutants
 
 SOURCE = '''
@@ -55,10 +55,10 @@ def test_each_operator_constant_condition_and_effect_is_turned_once(tmp_path: Pa
 
 @pytest.mark.parametrize("area", AREAS)
 def test_a_mutant_parses_and_is_another_program(area: str) -> None:
-    for path in sorted((ROOT / "tracker" / area).rglob("*.py")):
-        source = path.read_bytes()
+    for path in sources(area):
+        source = (ROOT / path).read_bytes()
         same = ast.dump(ast.parse(source))
-        for mutant in mutants(ROOT, str(path.relative_to(ROOT)))[::20]:
+        for mutant in mutants(ROOT, path)[::20]:
             assert ast.dump(ast.parse(mutant.applied(source))) != same, mutant
 
 
