@@ -87,6 +87,8 @@ def hand_over(world: World) -> None:
 
         with suppress(Refused, Lost):
             world.call(ask)
+        if random.random() < 0.3:
+            world.operator.back_up()
         world.schedule.pause(random.choice((0.5, 2.0)))
         with suppress(Refused):
             world.insist(Method.CANCEL_DRAIN, wire.CancelDrainRequest(job=JOB, deployment="d"))

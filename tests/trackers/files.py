@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -76,12 +76,23 @@ class Sqlite:
 
     def lose(self, random: Random) -> str:
         files = self.copy()
-        name = random.choice(("tracker.db", "tracker.db-wal", "tracker.db-mark"))
-        if files.pop(name, None) is None:
+        name = random.choice(("tracker.db", "tracker.db-wal", "tracker.db-mark", "end"))
+        if name != "end" and files.pop(name, None) is None:
             return ""
         self.put_back(files)
+        if name == "end" and not self._lose_end(random):
+            return ""
         self._lost = True
         return name
+
+    def _lose_end(self, random: Random) -> bool:
+        """Lose the newest records, and nothing else, if there are any."""
+        with suppress(sqlite3.Error), closing(sqlite3.connect(self._now / "tracker.db")) as log, log:
+            groups = [first for (first,) in log.execute("SELECT first FROM log ORDER BY first")][-10:]
+            if groups:
+                log.execute("DELETE FROM log WHERE first >= ?", [random.choice(groups)])
+                return True
+        return False
 
     def has_note(self) -> bool:
         return self._lost  # the files that are left tell

@@ -19,6 +19,7 @@ from tracker.journal.mark import Mark, Marked
 
 from .schedule import Process, Schedule
 
+_SIZE = 4096  # bytes of a mark's file
 _WRITTEN_BACK = 0.1  # the share of notes that reach the disk
 
 
@@ -58,16 +59,25 @@ class Machines:
         """Let marks be those of these machines."""
         opens, notes = Mark.__init__, Mark.note
 
+        def synced(each: Mark) -> None:
+            self._on_disk[self._paths[id(each)]] = os.pread(each._file, _SIZE, 0)
+
+        def fsync(file: int) -> None:
+            for each in self._marks:
+                if each._file == file:
+                    synced(each)
+
         def opened(each: Mark, path: str) -> None:
             opens(each, path)
             self._paths[id(each)] = path
             self._marks.append(each)
+            synced(each)
 
         def noted(each: Mark, marked: Marked) -> bool:
             done = notes(each, marked)
             if self._schedule.is_inside:
                 if done and self._schedule.random.random() < _WRITTEN_BACK:
-                    self._on_disk[self._paths[id(each)]] = os.pread(each._file, 4096, 0)
+                    synced(each)
                 self._schedule.pause(0)
             return done
 
@@ -84,8 +94,7 @@ class Machines:
             change.setattr(Mark, "note", noted)
             change.setattr(Mark, "try_to_lock", locked)
             change.setattr(mark, "system_run", lambda: self._runs.to_bytes(16, "little"))
-            if mark.os is os:
-                change.setattr(mark, "os", _Unsynced(os))
+            change.setattr(mark, "os", _System(mark.os, fsync))
             try:
                 yield
             finally:
@@ -95,11 +104,12 @@ class Machines:
                             os.close(each._file)
 
 
-class _Unsynced:
-    """The system, whose machine goes on."""
+class _System:
+    """The system's calls, with another sync."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, fsync: Callable[[int], None]) -> None:
         self._module = module
+        self.fsync = fsync
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return (lambda _: None) if name == "fsync" else getattr(self._module, name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)

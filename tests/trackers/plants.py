@@ -94,6 +94,8 @@ PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "S2: marks of before a loss of power count": ("file", False, _trusts_each_run),
     "S2: marks of a writer that lives count": ("redis", False, _trusts_the_living),
     "S3: records are left out by their number": ("file", True, _leaves_out_by_number),
+    "S3: records are left out by their number, in Redis": ("redis", True, _leaves_out_by_number),
+    "S3: records are left out by their number, with objects": ("objects", True, _leaves_out_by_number),
     "S4: a restore leaves no note in a file": ("file", False, _notes_no_restore),
     "S4: a restore leaves no note in Redis": ("redis", False, _notes_no_restore),
     "S5: a restore ends all runs in a hand-over": ("file", False, _fences_all),

@@ -191,7 +191,7 @@ class Tracker:
         clock = Clock(state.at, world.wall, lambda: int(world.schedule.now * 1e9))
         lanes = Lanes()
         measures = Measures(JobLabels(10, lambda _: True), state.tracker.find)
-        health, snapshots = JournalHealth(lambda _: None, measures), Snapshots(journal, measures, 30_000)
+        health, snapshots = JournalHealth(lambda _: None, measures), Snapshots(journal, measures, world.snapshot_bytes)
         sequencer = Sequencer(recovered, lanes, Limits(), clock, health, snapshots, lambda *_: None)
         leadership = Leadership(journal, lambda: None)
         gone: list[Exception] = []
