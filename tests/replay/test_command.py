@@ -213,6 +213,11 @@ def test_files_that_are_no_history_are_refused(run: Run, tmp_path: Path, monkeyp
     assert "which needs deltalake: pip install 'substream-tracker[lake]'" in run(tmp_path / "delta", *ARGUMENTS)[1]
 
 
+def test_a_page_that_cannot_be_written_is_named(run: Run, history: Path, tmp_path: Path) -> None:
+    status, printed = run(history, *ARGUMENTS, "--html", str(tmp_path / "nowhere" / "report.html"))
+    assert (status, "No such file or directory: " in printed) == (1, True), printed
+
+
 def test_without_pyarrow_the_extra_is_named(run: Run, history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tracker.replay.reading", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -163,10 +163,10 @@ def test_rows_ahead_of_their_arrival_and_nulls_are_told() -> None:
         (Options(promises=["watermark"]), "'' is no length of time: write for example 30s"),
         (Options(promises=["wait=5 lightyears"]), "is no length of time"),
         (Options(promises=["wait=40000d"]), "is too long"),
-        (Options(promises=["measured=1"]), "such as 99.9%"),
-        (Options(promises=["measured=many%"]), "such as 99.9%"),
-        (Options(promises=["measured=0%"]), "such as 99.9%"),
-        (Options(promises=["counts=7"]), "write counts alone"),
+        (Options(promises=["measured=1"]), "'1' is no share of windows: write for example 99.9%"),
+        (Options(promises=["measured=many%"]), "is no share of windows"),
+        (Options(promises=["counts=7"]), "'counts=7' is no promise"),
+        (Options(slide="1us", window="1min"), "rows are in too many windows to be held: give a longer slide"),
         (Options(window="0s"), "a length above zero"),
         (Options(window="1h", slide="2h"), "slides by no more than that"),
         (Options(trigger="0s"), "the trigger is above zero"),
@@ -178,6 +178,11 @@ def test_rows_ahead_of_their_arrival_and_nulls_are_told() -> None:
 def test_what_cannot_be_tried_is_refused_with_what_can(options: Options, reason: str) -> None:
     with pytest.raises(ReplayError, match=reason):
         Replay.of(columns([(0, 1, "a")]), options)
+
+
+def test_a_promise_for_each_scope_is_refused_without_scopes() -> None:
+    with pytest.raises(ReplayError, match="needs the column with the scopes: give it, or try frontier=1h"):
+        Replay.of(columns([(0, 1, "a")], scoped=False), Options(promises=["per-scope=1h"]))
 
 
 def test_a_history_without_rows_is_refused() -> None:

@@ -157,8 +157,8 @@ def test_the_line_of_a_wait_ends_a_window_by_the_clock(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     history = replay(rows_of(spark), "ts", "arrived at", "shop", window="5s", promises=["wait=3h"])
-    code = line(history, "wait=3h").replace("seconds=10805", "seconds=8")  # as of wait=3s
-    assert "seconds=8" in code
+    code = line(history, "wait=3h").replace("milliseconds=10805000", "milliseconds=8000")  # as of wait=3s
+    assert "=8000" in code
     feed.put(row(1, 0) | {"ts": (datetime.now(timezone.utc) + timedelta(hours=9)).isoformat()})
     tracking = Tracking(spark, job, tracker.address)
     raw = feed.stream(spark).withColumnRenamed("tenant", "shop")

@@ -52,22 +52,22 @@ def replay(
     its rows. No tracker runs. `--output wide` also has a line for each scope.
     """
     from tracker.replay.history import ReplayError
-    from tracker.replay.report import Options, Replay
+    from tracker.replay.report import TITLES, Options, Replay
 
     with needs("replay", "replay"):
         from tracker.replay.reading import EPOCHS, Names, read
 
-    with ending_at(wrong=(ReplayError,)):
+    with ending_at(OSError, wrong=(ReplayError,)):
         if epoch not in ("", *EPOCHS):
             raise ReplayError(f"--epoch {epoch}: whole numbers count {', '.join(EPOCHS)}")
         options = Options(window, slide, promise or (), trigger, wrong)
         result = Replay.of(read(history, Names(time, arrived, scope, epoch)), options)
-    if html is not None:
-        result.save(html)
+        if html is not None:
+            result.save(html)
     if form is Form.JSON:
         print_json(result.document(), indent=2)
         return 0
-    print_table(result.titles, result.lines(by_scope=form is Form.WIDE))
+    print_table(TITLES, result.lines(by_scope=form is Form.WIDE))
     print_line()
     for line in [*result.verdict.splitlines(), "", *result.remarks]:
         print_line(line)

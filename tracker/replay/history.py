@@ -21,6 +21,7 @@ import numpy as np
 
 from tracker.contract.values import I8
 
+_MOST: Final = 50_000_000  #: rows in windows: some 5 GB
 NEVER: Final = 2**63 - 1  #: as the time of a release: not within the history
 
 
@@ -108,7 +109,7 @@ class History:
             triggers that read the first and the last of them, and when the last one arrived.
 
     Raises:
-        ReplayError: there are no rows.
+        ReplayError: there are no rows, or they are in too many windows.
     """
 
     def __init__(
@@ -125,6 +126,8 @@ class History:
         self.rows_read = len(event)
         ahead = event - arrived
         self.ahead, self.furthest_ahead = int(np.count_nonzero(ahead > 0)), max(0, int(ahead.max()))
+        if len(event) * cut.length > _MOST * (cut.slide or cut.length):
+            raise ReplayError("rows are in too many windows to be held: give a longer slide, or a part of the history")
         places, ends = cut.ends(event)
         arrived, self.event = arrived[places], event[places]
         self.batch: I8 = self.at_trigger(arrived)

@@ -128,9 +128,10 @@ class Frontier:
         return f"{whose} are never later than {in_words(self.delay)} behind the newest: a guess, which held here"
 
     def release(self, history: History) -> Release:
-        per_scope = self.per_scope and history.scoped
-        front = f'Frontier("{in_words(self.delay)}"{", per_scope=True" if per_scope else ""})'
-        return Release(history.newest(per_scope).passes(self.delay), front)
+        if self.per_scope and not history.scoped:
+            raise ReplayError("a promise for each scope needs the column with the scopes: give it, or try frontier=1h")
+        front = f'Frontier("{in_words(self.delay)}"{", per_scope=True" if self.per_scope else ""})'
+        return Release(history.newest(self.per_scope).passes(self.delay), front)
 
 
 @dataclass(frozen=True)
@@ -144,17 +145,6 @@ class Measured:
     share: float
     guess = True
     needs = "arrivals stay as they were: the delay was chosen on the first half of the history, and held on the rest"
-
-    @classmethod
-    def parse(cls, value: str) -> Measured:
-        """Return the promise for a share of right windows, such as ``99.9%``."""
-        try:
-            percent = float(value.removesuffix("%"))
-        except ValueError:
-            percent = 0
-        if not 0 < percent <= 100 or not value.endswith("%"):
-            raise ReplayError(f"measured={value}: give the share of windows that are to be right, such as 99.9%")
-        return cls(percent / 100)
 
     def release(self, history: History) -> Release:
         half = int(np.sort(history.batch)[(len(history.batch) - 1) // 2])
@@ -170,13 +160,6 @@ class Counts:
 
     guess = False
     needs = "the source knows how many rows each window will have: from a timetable, a manifest, a control table"
-
-    @classmethod
-    def parse(cls, value: str) -> Counts:
-        """Return the promise; it has no value."""
-        if value:
-            raise ReplayError(f"counts={value}: write counts alone, since the history has the numbers")
-        return cls()
 
     def release(self, history: History) -> Release:
         return Release(history.last, "Schedule(counts)")
@@ -196,11 +179,25 @@ class Wait:
 
     def release(self, history: History) -> Release:
         # The window that `through` falls into is the last one that is complete, and it has to have ended before.
-        seconds = (self.delay + history.cut.length) / 1_000_000
-        through = f"datetime.now(timezone.utc) - timedelta(seconds={seconds:g})"
+        through = f"datetime.now(timezone.utc) - timedelta(milliseconds={(self.delay + history.cut.length) // 1000})"
         front = f"Schedule(lambda: Counts([], through={through}))"
         overlap = 0 < history.cut.slide < history.cut.length
         return Release(history.at_trigger(history.end + self.delay), "" if overlap else front)
+
+
+def share(text: str) -> float:
+    """Return a share, such as ``0.1%``, as a number from 0 to 1.
+
+    Raises:
+        ReplayError: it is none.
+    """
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1
+    if not text.endswith("%") or not 0 <= percent <= 100:
+        raise ReplayError(f"{text!r} is no share of windows: write for example 99.9%")
+    return percent / 100
 
 
 def rank(share: float, number: int) -> int:
@@ -218,8 +215,8 @@ KINDS: Final[Mapping[str, Callable[[str], Promise]]] = {
     "frontier": lambda value: Frontier(microseconds(value)),
     "per-scope": lambda value: Frontier(microseconds(value), per_scope=True),
     "wait": lambda value: Wait(microseconds(value)),
-    "measured": Measured.parse,
-    "counts": Counts.parse,
+    "measured": lambda value: Measured(share(value)),
+    "counts": lambda _: Counts(),
 }
 
 
@@ -238,7 +235,7 @@ def parse(texts: Sequence[str]) -> dict[str, Promise]:
     found: dict[str, Promise] = {}
     for text in texts:
         kind, _, value = text.partition("=")
-        if kind not in KINDS:
+        if kind not in KINDS or (kind == "counts" and value):
             raise ReplayError(f"{text!r} is no promise: there are {', '.join(KINDS)}, as in watermark=5min")
         found[text] = KINDS[kind](value)
     return found

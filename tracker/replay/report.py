@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracker.contract.values import I8
-from tracker.replay.history import History, ReplayError, Windows
+from tracker.replay.history import History, Windows
 from tracker.replay.judging import Figures, Outcome, best, judge
-from tracker.replay.promises import in_words, microseconds, parse, usual
+from tracker.replay.promises import in_words, microseconds, parse, share, usual
 
 _MOST_SCOPES: Final = 25  #: in the page's table
-_TITLES: Final = ("PROMISE", "WINDOWS", "WRONG", "NEVER", "LATE ROWS", "P50", "P95", "LONGEST", "P95 AFTER END")
+TITLES: Final = ("PROMISE", "WINDOWS", "WRONG", "NEVER", "LATE ROWS", "P50", "P95", "LONGEST", "P95 AFTER END")
 _WIDTH, _LEFT, _ROW = 900, 170, 26
 
 
@@ -141,14 +141,14 @@ class Replay:
 
     def table(self) -> str:
         """Return the figures as text, a line for each promise."""
-        rows = [_TITLES, *self.lines()]
+        rows = [TITLES, *self.lines()]
         texts = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
         lines = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in texts)
         return "\n".join("  ".join(line) for line in lines)
 
     def lines(self, by_scope: bool = False) -> Iterator[list[Any]]:
-        """Yield the cells of the table's lines; `titles` are above them.
+        """Yield the cells of the table's lines; `TITLES` are above them.
 
         Args:
             by_scope: also a line for each scope, behind the promise's.
@@ -157,8 +157,6 @@ class Replay:
             yield [outcome.name, *_cells(outcome.all)]
             for scope, figures in outcome.scopes.items() if by_scope else ():
                 yield [f"  {scope}", *_cells(figures)]
-
-    titles = _TITLES
 
     @property
     def remarks(self) -> list[str]:
@@ -213,7 +211,7 @@ class Replay:
             f"<style>{_STYLE}</style><h1>Which promise would have been right</h1>",
             code or f"<p>{escape(self.verdict)}</p>",
             "<h2>What became of the windows</h2>",
-            _html_table(_TITLES, self.lines()),
+            _html_table(TITLES, self.lines()),
             "<h2>How soon windows are released after their last row</h2>",
             _delays(self.outcomes),
             "<h2>When windows were wrong</h2>",
@@ -237,21 +235,6 @@ class Replay:
             yield f"<h2>Wrong windows by scope{more}</h2>"
             rows = ([scope, *(_wrong_of(each, scope) for each in self.outcomes)] for scope in chosen)
             yield _html_table(["scope", *(each.name.replace("=", " ") for each in self.outcomes)], rows)
-
-
-def share(text: str) -> float:
-    """Return a share, such as ``0.1%``, as a number from 0 to 1.
-
-    Raises:
-        ReplayError: it is none.
-    """
-    try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = -1
-    if not text.endswith("%") or not 0 <= percent <= 100:
-        raise ReplayError(f"{text!r} is no share of windows: write for example 0.1%")
-    return percent / 100
 
 
 def short(micros: int | None) -> str:
