@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -122,6 +121,7 @@ class History:
         self.scoped = scope is not None
         self.scopes = tuple(scopes) if self.scoped else ("",)
         self.cut, self.trigger = cut, trigger
+        self._newest: dict[bool, Newest] = {}
         self.span = (int(arrived.min()), int(arrived.max()))
         self.rows_read = len(event)
         ahead = event - arrived
@@ -145,10 +145,11 @@ class History:
         """Return the first trigger at or after each time."""
         return -(-times // self.trigger) * self.trigger
 
-    @lru_cache(maxsize=2)  # noqa: B019 - as long as the history, for promises with several delays
     def newest(self, per_scope: bool) -> Newest:
-        """Return the newest times of rows, batch by batch."""
-        return Newest(self, per_scope)
+        """Return the newest times of rows, batch by batch; they are made once for promises with several delays."""
+        if per_scope not in self._newest:
+            self._newest[per_scope] = Newest(self, per_scope)
+        return self._newest[per_scope]
 
     def of_scopes(self, per_scope: bool) -> tuple[I8, I8]:
         """Return the scopes of rows and of windows; zeros if all scopes are as one."""

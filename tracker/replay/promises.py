@@ -125,7 +125,7 @@ class Frontier:
     def needs(self) -> str:
         """A clause."""
         whose = "a scope's rows" if self.per_scope else "rows"
-        return f"{whose} are never later than {in_words(self.delay)} behind the newest: a guess, which held here"
+        return f"{whose} are never later than {in_words(self.delay)} behind the newest, which is a guess"
 
     def release(self, history: History) -> Release:
         if self.per_scope and not history.scoped:
@@ -144,7 +144,7 @@ class Measured:
 
     share: float
     guess = True
-    needs = "arrivals stay as they were: the delay was chosen on the first half of the history, and held on the rest"
+    needs = "arrivals stay as they were: the delay was chosen on the first half of the history, and tried on the rest"
 
     def release(self, history: History) -> Release:
         half = int(np.sort(history.batch)[(len(history.batch) - 1) // 2])
@@ -175,7 +175,7 @@ class Wait:
     @property
     def needs(self) -> str:
         """A clause."""
-        return f"no row arrives later than {in_words(self.delay)} after its window's end: a guess, which held here"
+        return f"no row arrives later than {in_words(self.delay)} after its window's end, which is a guess"
 
     def release(self, history: History) -> Release:
         # The window that `through` falls into is the last one that is complete, and it has to have ended before.

@@ -136,7 +136,10 @@ class Replay:
             ends=(int(history.end.min()), int(history.end.max())),
             options=options,
             outcomes=outcomes,
-            advice=[Advice(each.name, _source(columns, cut, each.front), each.needs) for each in best(outcomes, wrong)],
+            advice=[
+                Advice(each.name, _source(columns, cut, each.front), f"{each.needs} ({_tried(each)})")
+                for each in best(outcomes, wrong)
+            ],
         )
 
     def table(self) -> str:
@@ -261,6 +264,10 @@ def _cells(figures: Figures) -> list[Any]:
 def _wrong_of(outcome: Outcome, scope: str) -> str:
     figures = outcome.scopes.get(scope)
     return f"{figures.wrong:,}" if figures else "-"
+
+
+def _tried(outcome: Outcome) -> str:
+    return f"here {outcome.all.wrong:,} of {outcome.all.windows:,} windows were wrong"
 
 
 def _source(columns: Columns, cut: Windows, front: str) -> str:
