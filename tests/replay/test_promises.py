@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.replay import naive
 from tests.replay.naive import Query, Row, Window
-from tracker.replay.history import ReplayError
+from tracker.replay.history import Columns, ReplayError
 from tracker.replay.judging import Figures, Outcome
-from tracker.replay.report import Columns, Options, Replay
+from tracker.replay.report import Options, Replay
 
 MS = 1000
 HOUR = 3_600_000_000

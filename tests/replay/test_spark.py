@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Counts, Frontier, Schedule, Tracking, UsageError, replay, sliding
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row
-from tracker.replay.history import NEVER, History, Windows
+from tracker.replay.history import NEVER, Columns, History, Windows
 from tracker.replay.promises import Frontier as TriedFrontier
 from tracker.replay.promises import Promise, Watermark
 from tracker.replay.reading import Names, read
@@ -46,7 +46,7 @@ def tried(files: list[list[tuple[int, str]]], promise: Promise) -> dict[tuple[st
     names = ["a", "b", "c"]
     event, arrived = (np.array([each[place] for each in rows], np.int64) for place in (0, 1))
     scope = np.array([names.index(tenant) for *_, tenant in rows], np.int64)
-    history = History(event, arrived, scope, names, Windows(60 * MINUTE), MINUTE)
+    history = History(Columns(event, arrived, scope, names, "ts"), Windows(60 * MINUTE), MINUTE)
     at = promise.release(history).at
     on_time = np.bincount(history.window[history.batch <= at[history.window]], minlength=len(at))
     return {

@@ -58,6 +58,29 @@ class Windows:
         return places, newest[places] - before * slide
 
 
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns of a history, as they were read.
+
+    Attributes:
+        event: times of rows, in microseconds since 1970: int64[rows].
+        arrived: when each came, likewise.
+        scope: places in `scopes`: int64[rows]; None: rows have no scope.
+        scopes: the names of scopes.
+        time_name: of the column with the times.
+        scope_name: of the column with the scopes; empty: there is none.
+        nulls: how many rows were left out, since one of their columns is null.
+    """
+
+    event: I8
+    arrived: I8
+    scope: I8 | None
+    scopes: Sequence[str]
+    time_name: str
+    scope_name: str = ""
+    nulls: int = 0
+
+
 class Groups:
     """Rows that have one key: where each group begins when rows are in the order of their keys.
 
@@ -95,10 +118,7 @@ class History:
     """Rows, their batches and their windows. Arrays of rows have an element for each window that a row is in.
 
     Args:
-        event: times of rows, in microseconds since 1970: int64[rows].
-        arrived: when each came, likewise.
-        scope: places in `scopes`: integers[rows]; None: rows have no scope.
-        scopes: the names of scopes.
+        columns: of the rows.
         cut: the windows.
         trigger: the time from one trigger to the next, in microseconds.
 
@@ -111,27 +131,22 @@ class History:
         ReplayError: there are no rows, or they are in too many windows.
     """
 
-    def __init__(
-        self, event: I8, arrived: I8, scope: I8 | None, scopes: Sequence[str], cut: Windows, trigger: int
-    ) -> None:
+    def __init__(self, columns: Columns, cut: Windows, trigger: int) -> None:
         if trigger <= 0:
             raise ReplayError("the trigger is above zero: '1min' reads what has arrived once a minute")
-        if not len(event):
+        rows = len(columns.event)
+        if not rows:
             raise ReplayError("the history has no rows with both times: there is nothing to replay")
-        self.scoped = scope is not None
-        self.scopes = tuple(scopes) if self.scoped else ("",)
+        if rows * cut.length > _MOST * (cut.slide or cut.length):
+            raise ReplayError("rows are in too many windows to be held: give a longer slide, or a part of the history")
+        self.scoped = columns.scope is not None
+        self.scopes = tuple(columns.scopes) if self.scoped else ("",)
         self.cut, self.trigger = cut, trigger
         self._newest: dict[bool, Newest] = {}
-        self.span = (int(arrived.min()), int(arrived.max()))
-        self.rows_read = len(event)
-        ahead = event - arrived
-        self.ahead, self.furthest_ahead = int(np.count_nonzero(ahead > 0)), max(0, int(ahead.max()))
-        if len(event) * cut.length > _MOST * (cut.slide or cut.length):
-            raise ReplayError("rows are in too many windows to be held: give a longer slide, or a part of the history")
-        places, ends = cut.ends(event)
-        arrived, self.event = arrived[places], event[places]
+        places, ends = cut.ends(columns.event)
+        arrived, self.event = columns.arrived[places], columns.event[places]
         self.batch: I8 = self.at_trigger(arrived)
-        scope = np.zeros(len(event), np.int64) if scope is None else scope.astype(np.int64)
+        scope = np.zeros(rows, np.int64) if columns.scope is None else columns.scope
         self._scope_of_row: I8 = scope[places]
         different, place = np.unique(ends, return_inverse=True)
         groups = Groups(self._scope_of_row * len(different) + place)

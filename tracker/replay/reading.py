@@ -12,8 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
-from tracker.replay.history import ReplayError
-from tracker.replay.report import Columns
+from tracker.replay.history import Columns, ReplayError
 
 #: What whole numbers may count since 1970, and Arrow's name of that unit.
 EPOCHS: Final = ("s", "ms", "us", "ns")

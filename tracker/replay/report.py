@@ -12,37 +12,13 @@ from math import log10
 from pathlib import Path
 from typing import Any, Final
 
-from tracker.contract.values import I8
-from tracker.replay.history import History, Windows
+from tracker.replay.history import Columns, History, Windows
 from tracker.replay.judging import Figures, Outcome, best, judge
 from tracker.replay.promises import in_words, microseconds, parse, share, usual
 
 _MOST_SCOPES: Final = 25  #: in the page's table
 TITLES: Final = ("PROMISE", "WINDOWS", "WRONG", "NEVER", "LATE ROWS", "P50", "P95", "LONGEST", "P95 AFTER END")
 _WIDTH, _LEFT, _ROW = 900, 170, 26
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """The columns of a history, as they were read.
-
-    Attributes:
-        event: times of rows, in microseconds since 1970: int64[rows].
-        arrived: when each came, likewise.
-        scope: places in `scopes`: int64[rows]; None: rows have no scope.
-        scopes: the names of scopes.
-        time_name: of the column with the times.
-        scope_name: of the column with the scopes; empty: there is none.
-        nulls: how many rows were left out, since one of their columns is null.
-    """
-
-    event: I8
-    arrived: I8
-    scope: I8 | None
-    scopes: Sequence[str]
-    time_name: str
-    scope_name: str = ""
-    nulls: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,16 +99,17 @@ class Replay:
         promises = parse(options.promises or usual(columns.scope is not None))
         wrong = share(options.wrong)
         trigger = microseconds(options.trigger)
-        history = History(columns.event, columns.arrived, columns.scope, columns.scopes, cut, trigger)
+        history = History(columns, cut, trigger)
+        ahead = columns.event - columns.arrived
         outcomes = [judge(history, name, promise) for name, promise in promises.items()]
         return cls(
-            rows=history.rows_read,
+            rows=len(ahead),
             nulls=columns.nulls,
-            ahead=history.ahead,
-            furthest_ahead=history.furthest_ahead,
+            ahead=int((ahead > 0).sum()),
+            furthest_ahead=max(0, int(ahead.max())),
             windows=len(history.end),
             scopes=len(history.scopes) if history.scoped else 0,
-            span=history.span,
+            span=(int(columns.arrived.min()), int(columns.arrived.max())),
             ends=(int(history.end.min()), int(history.end.max())),
             options=options,
             outcomes=outcomes,
