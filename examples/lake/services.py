@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from examples.services import jars
@@ -43,20 +42,6 @@ class LakeServer(ConnectServer):
             "spark.hadoop.fs.s3a.path.style.access": "true",
         }
         super().__init__(directory, settings)
-
-    def queries(self) -> list[int]:
-        """The processes in which queries have their batches."""
-        assert self.process is not None
-        group = os.getpgid(self.process.pid)
-        found = []
-        for each in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (each / "cmdline").read_bytes().split(b"\0")
-                if os.getpgid(int(each.name)) == group and any(b"foreach_batch_worker" in word for word in words):
-                    found.append(int(each.name))
-            except OSError:
-                continue
-        return found
 
 
 def environment(store: S3) -> dict[str, str]:

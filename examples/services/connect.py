@@ -15,6 +15,7 @@ from examples.services.processes import Service, free_port
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _SETTINGS = {
+    "spark.master": "local[2]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -53,9 +54,23 @@ class ConnectServer(Service):
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
-        command = [str(home / "bin" / "spark-submit"), "--class", _MAIN, "--master", "local[2]", *given]
+        command = [str(home / "bin" / "spark-submit"), "--class", _MAIN, *given]
         self._launch([*command, "spark-internal"], cwd=self._directory, env=environment)
         self._await("Spark Connect")
+
+    def queries(self) -> list[int]:
+        """The processes in which queries have their batches."""
+        assert self.process is not None
+        group = os.getpgid(self.process.pid)
+        found = []
+        for each in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (each / "cmdline").read_bytes().split(b"\0")
+                if os.getpgid(int(each.name)) == group and any(b"foreach_batch_worker" in word for word in words):
+                    found.append(int(each.name))
+            except OSError:
+                continue
+        return found
 
     def _answers(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):

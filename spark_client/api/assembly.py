@@ -176,9 +176,10 @@ class Assembly:
         _warn_of_no_front(writer.rows)
         self.places.take(plan, writer.rows.reader.places())
         read = _stream(plan, writer.rows.reader, plan.counting().observed)
-        rows = moved(read, own_session(self.spark))
-        return QueryElsewhere(plan, self.client, self.definition.deployment), _start(
-            writer, lambda: rows, PlannedQuery(plan), plan.checkpoint
+        own = own_session(self.spark)
+        rows = moved(read, own)
+        return QueryElsewhere(plan, self.client, self.definition.deployment, own), _start(
+            writer, lambda: rows, PlannedQuery(plan).packed(), plan.checkpoint
         )
 
     def native(self, reads: Sequence[Readable], checkpoint: Folder) -> NativeQuery:

@@ -227,7 +227,7 @@ class TrackedWriter(QueryOptions):
             try:
                 asked = F.expr(condition) if isinstance(condition, str) else condition
                 if asked is not None:
-                    self.rows.df.where(asked)
+                    self.rows.df.where(asked).schema  # noqa: B018 - which Spark Connect has to be asked for
             except Exception as error:
                 columns = ", ".join(self.rows.df.columns)
                 raise UsageError(

@@ -24,6 +24,7 @@ from spark_client.fronts.front import Front, LiveFront
 from spark_client.runtime.follower import StartedQuery
 from spark_client.runtime.queries import QueryFailedError, between_batches, failed_query
 from spark_client.runtime.queryplan import QueryPlan
+from spark_client.runtime.served import FAILURE, REST_FAILURE
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.jobclient import JobClient
 from tracker.client import (
@@ -52,16 +53,16 @@ class QueryElsewhere:
     Args:
         client: of the job.
         deployment: of the job that it belongs to.
+        session: of the query, which its process shares: what goes wrong there between two batches is told in it.
 
     Attributes:
         query: as Spark has started it; None: it has not.
     """
 
     missing = ""
-    rest_failure: Exception | None = None
     inside = False
 
-    def __init__(self, plan: QueryPlan, client: JobClient, deployment: str) -> None:
+    def __init__(self, plan: QueryPlan, client: JobClient, deployment: str, session: SparkSession) -> None:
         self.checkpoint = plan.checkpoint
         self.segments = [plan.stream.segment]
         self.query: StreamingQuery | None = None
@@ -69,6 +70,7 @@ class QueryElsewhere:
         self._client = client
         self._job = plan.settings.job
         self._deployment = deployment
+        self._session = session
         self._logs = EventLogs(client, self._job)
         self._stopped = False
 
@@ -109,10 +111,15 @@ class QueryElsewhere:
 
     def failure(self) -> TrackingError | None:
         """Return what has gone wrong, as a user reads it; None: nothing."""
-        if self.query is None or self.query.isActive:
+        if self.query is None:
             return None
-        cause = self.query.exception()
+        cause: Exception | None = None if self.query.isActive else self.query.exception()
+        cause = cause or self._told(FAILURE)
         return None if cause is None else failed_query(self.query, cause)
+
+    def _told(self, key: str) -> TrackingError | None:
+        text = self._session.conf.get(key, "")
+        return TrackingError(text) if text else None
 
     def await_end(self, until: float) -> bool:
         """Wait until all is done about a query that Spark has ended, or it has failed; return whether so.
@@ -181,7 +188,7 @@ class QueryElsewhere:
         if not self.runs:
             return
         self._spark_query.processAllAvailable()
-        while self.runs and not (self._has_reported() and self._has_released()):
+        while self.runs and self.failure() is None and not (self._has_reported() and self._has_released()):
             time.sleep(_LOOK_EVERY)
 
     def finish(self, front: Front) -> bool:
@@ -213,6 +220,11 @@ class QueryElsewhere:
 
     def bring_to_rest(self, again: bool = False) -> None:
         """Leave this to its process, which learns from the tracker that the job drains."""
+
+    @property
+    def rest_failure(self) -> Exception | None:
+        """Return why it could not be brought to rest; None: nothing is known against it."""
+        return None if self.query is None else self._told(REST_FAILURE)
 
     def has_rested(self, mode: DrainMode | None = None) -> bool:
         """Return whether it has come to rest by a drain.

@@ -194,6 +194,9 @@ def _known_by(value: Any, depth: int = 5) -> Any:
 #
 # Relies on ``Column._jc.node()`` and the constructor of ``pyspark.sql.classic.column``, on the constructor of the JVM's
 # ``org.apache.spark.sql.Column`` from a node, and on ``org.apache.spark.util.Utils`` (``serialize``, ``deserialize``).
+# A `DataFrame` of Spark Connect is its plan, which is data, too, in the session that loads it. The parts of a plan have
+# numbers of the process, by which ``df["column"]`` finds its rows, so those made after loading are given higher ones.
+# Relies on ``DataFrame._plan`` and the constructor of such a DataFrame, and on ``LogicalPlan._nextPlanId``.
 # Fails closed: what cannot be carried is refused when it is pickled, and bytes of another version when they are loaded.
 # Since Spark 4.0.
 
@@ -205,7 +208,7 @@ def dumps(plan: object) -> bytes:
         plan: values, columns, and functions of the user.
 
     Raises:
-        UsageError: it has something of this session or process: a DataFrame, a connection, a lock.
+        UsageError: it has something of this session or process: a DataFrame of a classic session, a connection, a lock.
 
     >>> loads(dumps(F.col("a") + 1))                                                       # doctest: +SKIP
     Column<'+(a, 1)'>
@@ -251,9 +254,17 @@ class _Pickler(CloudPickler):
             if _DATASET in node:  # of a subquery: Java would carry it, and the other session cannot read it
                 raise pickle.PicklingError("a column has a subquery, whose DataFrame is of one session")
             return _column, (node,)
+        if isinstance(obj, DataFrame) and (plan := getattr(obj, "_plan", None)) is not None:
+            return _rows, (type(obj), plan, type(plan)._nextPlanId)
         if isinstance(obj, DataFrame | SparkSession):
             raise pickle.PicklingError(f"a step or an option has a {type(obj).__name__}, which is of one session")
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+
+def _rows(kind: Any, plan: Any, numbers: int) -> Any:
+    counting = next(each for each in type(plan).__mro__ if "_nextPlanId" in vars(each))
+    counting._nextPlanId = max(counting._nextPlanId, numbers)  # type: ignore[attr-defined]
+    return kind(plan, SparkSession.active())
 
 
 def _column(node: bytes) -> Column:

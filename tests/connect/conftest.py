@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from examples.services.connect import ConnectServer
-from tests.spark.conftest import feed, job, tracker
+from tests.spark.conftest import feed, job, settings, tracker
 
 __all__ = ["connect", "feed", "job", "tracker"]
 
@@ -15,6 +15,6 @@ __all__ = ["connect", "feed", "job", "tracker"]
 @pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     """A server that no test disturbs."""
-    with ConnectServer(tmp_path_factory.mktemp("connect")) as server:
+    with ConnectServer(tmp_path_factory.mktemp("connect"), settings()) as server:
         yield server
         server.kill()

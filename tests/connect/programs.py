@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.services.connect import ConnectServer
-from spark_client import Marks, TrackedWriter, Tracking, replay
+from spark_client import Marks, TrackedWriter, Tracking, TrackingError, replay
 from tests.spark.feed import Feed
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +41,7 @@ class Application:
     """
 
     def __init__(self, spark: SparkSession, tracker: str, job: str, path: Path) -> None:
-        self.spark = spark
+        self.spark, self.tracker, self.job = spark, tracker, job
         self.path = path
         self.tracking = Tracking(spark, job, tracker)
         self.source = self.tracking.source(
@@ -86,7 +89,58 @@ def dry(it: Application) -> None:
     (it.path / "dry.json").write_text(json.dumps(replay(rows, "ts", "arrived", "tenant").document()))
 
 
-PROGRAMS: dict[str, Callable[[Application], None]] = {each.__name__: each for each in (night, detached, dry)}
+def alone(it: Application) -> None:
+    """The application ends, and its query goes on, which releases what it reads."""
+    it.released().start(it.path / "out")
+    os._exit(0)
+
+
+def failing(it: Application) -> None:
+    """A function that gets results fails; it is started again, while nothing comes, and does not."""
+    full, out = it.path / "full", str(it.path / "out")
+
+    def write(rows: DataFrame, epoch: int) -> None:
+        if full.exists():
+            raise RuntimeError("the disk is full")
+        rows.write.mode("overwrite").parquet(f"{out}/epoch={epoch}")
+
+    full.touch()
+    query = it.released().foreachBatch(write).start()
+    with pytest.raises(TrackingError, match="the disk is full"):
+        it.tracking.process_all_available()
+    assert not query.isActive
+    it.tracking.stop()
+    full.unlink()
+    again = Application(it.spark, it.tracker, it.job, it.path)
+    again.released().foreachBatch(write).start()
+    again.tracking.process_all_available()
+    again.tracking.stop()
+
+
+def held(it: Application) -> None:
+    """A query is stopped in the middle of a batch, which goes on whatever its process is told."""
+    inside, go, over = (it.path / name for name in ("inside", "go", "over"))
+
+    def wait(rows: DataFrame) -> DataFrame:
+        if rows.isStreaming:  # this is the declaration
+            return rows
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        inside.touch()
+        while not go.exists():
+            time.sleep(0.05)
+        over.touch()
+        return rows
+
+    query = it.released(it.source.transform(wait)).start(it.path / "out")
+    while not inside.exists():
+        time.sleep(0.05)
+    query.stop()
+    os._exit(0)
+
+
+PROGRAMS: dict[str, Callable[[Application], None]] = {
+    each.__name__: each for each in (night, detached, dry, alone, failing, held)
+}
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
@@ -12,6 +14,7 @@ from examples.services.connect import ConnectServer
 from spark_client.api.refusals import ELSEWHERE
 from tests.client.processes import Server
 from tests.connect.programs import run
+from tests.spark.conftest import settings
 from tests.spark.feed import Feed, row
 from tests.spark.waiting import soon
 from tracker.client import DrainState, TrackerClient
@@ -75,6 +78,54 @@ def test_a_dry_run_takes_rows_of_a_remote_session(
     assert (found["rows"], found["windows"], found["scopes"]) == (20, 4, 2)
     [counts] = [each["all"] for each in found["outcomes"] if each["name"] == "counts"]
     assert (counts["wrong"], counts["after_last"]["longest"]) == (0, 0)
+
+
+def test_a_failure_reaches_the_application_and_the_next_start_makes_up(
+    connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    put(feed, 0)
+    run("failing", connect, tracker.address, job, tmp_path)
+    assert released(tmp_path / "out") == wanted(feed)
+
+
+def test_a_process_that_outlives_its_stopped_query_publishes_nothing(
+    connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    put(feed, 0)
+    before = set(connect.queries())
+    run("held", connect, tracker.address, job, tmp_path)
+    [zombie] = set(connect.queries()) - before
+    run("night", connect, tracker.address, job, tmp_path)
+    assert released(tmp_path / "out") == wanted(feed)
+    files = sorted(tmp_path.glob("out/**/*.parquet"))
+    (tmp_path / "go").touch()
+    soon(lambda: (tmp_path / "over").exists() and zombie not in connect.queries())
+    assert sorted(tmp_path.glob("out/**/*.parquet")) == files
+    with TrackerClient(tracker.address) as client:
+        assert client.job(job).late_reports == 0
+        assert client.job(job).in_flight == 0
+
+
+@pytest.mark.thorough
+def test_a_killed_server_comes_back_and_its_queries_go_on(
+    tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    """First its processes live on without it, then all is killed."""
+    (tmp_path / "server").mkdir()
+    with ConnectServer(tmp_path / "server", settings()) as server:
+        put(feed, 0)
+        for hour in (1, 2):
+            run("detached", server, tracker.address, job, tmp_path)
+            soon(lambda: released(tmp_path / "out") == wanted(feed))
+            put(feed, hour)
+            if hour == 1:
+                assert server.process is not None
+                os.kill(server.process.pid, signal.SIGKILL)
+                soon(lambda: not server.queries())
+            server.restart()
+        run("detached", server, tracker.address, job, tmp_path)
+        soon(lambda: released(tmp_path / "out") == wanted(feed))
+        server.kill()
 
 
 @pytest.mark.thorough

@@ -26,47 +26,61 @@ _EXTENSIONS = (
 )
 
 
+#: Marks of tests that have no form over Spark Connect.
+CLOSURE = pytest.mark.classic("its functions and this process share objects")
+AT_THE_START = pytest.mark.classic("the first batch refuses what the start refuses in a classic session")
+IN_THE_JVM = pytest.mark.classic("it asks the JVM")
+
 #: Mark of tests with a channel of files or tables.
 CHANNELS = pytest.mark.skipif(pyspark.__version__ < "4", reason="channels are sources in Python, since Spark 4.0")
 
 
-def session(name: str = "tests") -> SparkSession:
-    """A session as the tests want it: four attempts a task, two cores, quick commits of small batches.
+def settings() -> dict[str, str]:
+    """Return what tests want of Spark: four attempts a task, two cores, quick commits of small batches.
 
     Spark interprets expressions: to compile them for a few rows takes a fifth of all time. Tests that compare values
     with Spark's own use the fixture `compiled`. The demonstrations, chaos and the docs' programs compile as well.
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     package = "streaming" if pyspark.__version__ < "4.1" else "streaming.checkpointing"
-    checkpoints = f"org.apache.spark.sql.execution.{package}.FileSystemBasedCheckpointFileManager"
-    builder = SparkSession.builder.master("local[2,4]").appName(name)
-    found = []
+    found, tables = [], {}
     with suppress(jars.MissingError):  # then the tests that need Kafka are skipped
         found.append(jars.connector())
     with suppress(jars.MissingError):  # then those that need Delta or Iceberg are
         found.append(jars.lake())
-        builder = builder.config("spark.sql.extensions", ",".join(_EXTENSIONS))
-        builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        builder = builder.config("spark.databricks.delta.snapshotPartitions", 2)
+        tables = {
+            "spark.sql.extensions": ",".join(_EXTENSIONS),
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.databricks.delta.snapshotPartitions": "2",
+        }
     with suppress(jars.MissingError):  # then those that need a store of objects are
         found.append(jars.s3a())
-    builder = builder.config("spark.jars", ",".join(found)) if found else builder
-    builder = (
-        builder.config("spark.ui.enabled", False)
-        .config("spark.ui.showConsoleProgress", False)
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.codegen.wholeStage", False)
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.sql.streaming.pollingDelay", "100ms")
-        .config("spark.sql.streaming.checkpointFileManagerClass", checkpoints)
-        .config("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+    return {
+        **({"spark.jars": ",".join(found)} if found else {}),
+        **tables,
+        "spark.master": "local[2,4]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.streaming.pollingDelay": "100ms",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            f"org.apache.spark.sql.execution.{package}.FileSystemBasedCheckpointFileManager"
+        ),
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         # With one tier, a JVM has 48 MiB for compiled code; once they are full, it throws out and compiles again.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m")
-        .config("spark.python.sql.dataFrameDebugging.enabled", False)
-        .config("spark.driver.host", "127.0.0.1")
-    )
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+    }
+
+
+def session(name: str = "tests") -> SparkSession:
+    """A session with the tests' settings."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    builder = SparkSession.builder.appName(name).config(map=settings())
     for attempts_left in (2, 1, 0):
         try:
             spark = builder.getOrCreate()
@@ -81,8 +95,10 @@ def session(name: str = "tests") -> SparkSession:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    spark = session()
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The session of all tests: classic, or of a server of Spark Connect that the option names."""
+    url = request.config.getoption("--connect")
+    spark = SparkSession.builder.remote(url).getOrCreate() if url else session()
     yield spark
     spark.stop()
 

@@ -20,6 +20,7 @@ from spark_client.destinations.files import FileDestination
 from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
+from tests.spark.conftest import AT_THE_START, CLOSURE
 from tests.spark.dying import Driver
 from tests.spark.feed import START, Feed, row, rows_of
 from tests.spark.test_one_result import END, WINDOW, Play
@@ -71,6 +72,7 @@ def some(rng: random.Random, number: int, tenants: str, lasts: str = "") -> list
     return [*rows, *(row(number + 10 + place, 59, tenant, "x", last=True) for place, tenant in enumerate(lasts))]
 
 
+@CLOSURE
 @pytest.mark.thorough
 def test_an_early_row_is_a_batch_of_all_rows_so_far(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
@@ -189,6 +191,7 @@ def test_the_table_refuses_older_rows_and_early_ones_after_the_final(spark: Spar
     assert shown(path)["a", "x"][0] == 4
 
 
+@AT_THE_START
 def test_files_have_early_rows_beside_the_table_and_the_newest_count(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -267,6 +270,7 @@ def test_no_early_row_has_late_rows_so_each_has_a_final_one(
     tracking.stop()
 
 
+@CLOSURE
 def test_early_rows_come_as_often_as_asked_to_functions_and_sinks(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -290,6 +294,7 @@ def test_early_rows_come_as_often_as_asked_to_functions_and_sinks(
     tracking.stop()
 
 
+@CLOSURE
 def test_several_outputs_of_one_release_show_early_rows_each_in_its_way(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError
 from spark_client.counting.runs import Run
 from spark_client.runtime.quiesce import HandOver
 from tests.client.processes import Server
+from tests.spark.conftest import AT_THE_START
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.waiting import soon
 from tracker.client import DrainMode, DrainState, TrackerClient
@@ -445,6 +446,7 @@ def test_what_is_released_into_a_channel_stays_in_its_state(it: Job) -> None:
 # ---------------------------------------------------------------- other aggregates
 
 
+@AT_THE_START
 @pytest.mark.thorough
 def test_aggregates_may_be_renamed_moved_or_left_out_but_not_added(it: Job) -> None:
     """All of them bigints, or halves of one: a column that was taken for another would not be noticed."""

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Frontier, Marks, Schedule, Tracking
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
+from tests.spark.conftest import CLOSURE
 from tests.spark.feed import Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
@@ -95,6 +96,7 @@ def test_files_loads_sessions_and_blocks_end_by_themselves(
     tracking.stop()
 
 
+@CLOSURE
 @pytest.mark.thorough
 def test_a_transactions_count_may_come_in_its_own_stream(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path

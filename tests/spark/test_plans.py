@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, TrackedWriter, Tracking, UsageError, aggregates
 from spark_client.spark_internals.columns import dumps, loads
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row, rows_of
 
@@ -25,7 +26,7 @@ WINDOW: dict[str, Any] = {"scope": "tenant", "window": ("ts", "1 hour")}
 
 def plan_of(tracking: Tracking, writer: TrackedWriter) -> Any:
     """The plan that a start of this writer would run."""
-    return tracking._assembly.plan(writer, Path(writer.options_given["checkpointLocation"]))
+    return tracking._assembly.plan(writer, Folder(writer.options_given["checkpointLocation"]))
 
 
 def run_elsewhere(how: str, feed: Feed, directory: Path, *plans: Any) -> None:

@@ -21,6 +21,7 @@ from spark_client.windows.named import Named
 from spark_client.windows.substreams import Substream
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
+from tests.spark.conftest import AT_THE_START
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.states import hinder
 
@@ -203,6 +204,7 @@ def test_two_releases_cannot_share_a_table_of_late_rows(spark: SparkSession, tmp
         other.put(7, "row", rows, rows, {Substream("a", "w", None): RowTally(1)})
 
 
+@AT_THE_START
 def test_what_cannot_be_revised_is_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

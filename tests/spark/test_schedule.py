@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Counts, Marks, Schedule, Tracking, TrackingError, UsageError
 from tests.client.processes import Server
+from tests.spark.conftest import CLOSURE
 from tests.spark.feed import START, Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
@@ -59,6 +60,7 @@ def tracking(request: pytest.FixtureRequest, spark: SparkSession, tracker: Serve
     tracking.stop()
 
 
+@CLOSURE
 @pytest.mark.thorough
 def test_a_silent_tenant_is_seen_and_counts_may_come_later(
     tracking: Tracking, job: str, feed: Feed, tmp_path: Path
@@ -196,6 +198,7 @@ def test_a_schedule_given_again_after_a_drain_waits_for_the_rest_only(
     tracking.stop()
 
 
+@CLOSURE
 def test_counts_that_contradict_themselves_fail_the_query_and_say_what_to_do(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ from spark_client.release.state import PartialState
 from spark_client.spark_internals.columns import dumps, loads
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
+from tests.spark.conftest import IN_THE_JVM
 from tests.spark.dying import Driver
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.test_plans import plan_of, run_elsewhere
@@ -179,6 +180,7 @@ def test_each_output_equals_a_batch_over_all_rows_whatever_the_restart(shop: Sho
     assert (status.open_substreams, status.in_flight) == (0, 0)
 
 
+@IN_THE_JVM
 @pytest.mark.thorough
 def test_the_source_is_read_once_for_all(shop: Shop, spark: SparkSession, feed: Feed) -> None:
     read = spark.sparkContext.accumulator(0)
