@@ -16,6 +16,7 @@ import pytest
 from tests.client.processes import Line
 from tests.journal.object_stores import Place, directory
 from tests.journal.redis_server import RedisServer, needs_redis
+from tracker.contract.answers import Answer
 from tracker.core import Prepared, Refused
 from tracker.journal import JournalError, LeftOut, Record, SqliteJournal, follow_journal, mark, open_journal
 from tracker.server import lanes, sequencer
@@ -73,7 +74,9 @@ def test_whoever_has_an_answer_is_named_by_no_mark(
             payload = request.SerializeToString()
             answer = order.submit(method, payload, Prepared(read_command(method, payload)))
             assert isinstance(answer, asyncio.Future)
-            await answer
+            answered = await answer
+            assert answered is not None
+            assert isinstance(answered, Answer)
             named.append((recovered.number + place, journal.carried))
 
         segments = [wire.Segment(name="a", feeds=["b"]), wire.Segment(name="b")]
@@ -84,6 +87,9 @@ def test_whoever_has_an_answer_is_named_by_no_mark(
             *((Method.REPORT, ends(epoch)) for epoch in range(30)),
         ]
         await asyncio.gather(*(tell(method, each, place) for place, (method, each) in enumerate(requests, 1)))
+        with pytest.raises(Refused, match="job"):
+            await tell(Method.OPEN_PRODUCER, wire.OpenProducerRequest(job="nothing", producer="p", run="r"), 0)
+        assert order.pending_bytes == 0
         await order.stop(keep_snapshot=False)
         return len(requests)
 

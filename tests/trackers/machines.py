@@ -37,6 +37,7 @@ class Machines:
         self._folder = folder
         self._apart = apart
         self._runs = 1
+        self.has_lost_power = False
         self._paths: dict[int, str] = {}  # by each mark's id
         self._marks: list[Mark] = []
         self._on_disk: dict[str, bytes] = {}
@@ -50,6 +51,7 @@ class Machines:
     def lose_power(self) -> None:
         """Bring back what the disks have, in another run of the system; all processes have ended."""
         self._runs += 1
+        self.has_lost_power = True
         for path, content in self._on_disk.items():
             if os.path.exists(path):
                 Path(path).write_bytes(content)

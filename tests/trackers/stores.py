@@ -233,7 +233,7 @@ class Redis:
             self._client.restore(name, 0, content)
 
     def lose(self, random: Random) -> str:
-        name = random.choice(("log", "top"))
+        name = random.choice(("log", "log", "top"))
         return name if self._client.delete(self._base + name) else ""
 
     def has_note(self) -> bool:

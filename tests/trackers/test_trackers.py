@@ -114,7 +114,11 @@ def test_over_redis_whatever_is_acknowledged_stays(
 
 # ---------------------------------------------------------------- whether a fault would be found
 
-SOON = ("S1: a tracker compares nothing",)  # after a seed or a few
+SOON = (  # after a seed or a few
+    "S1: a tracker compares nothing",
+    "S2: marks outlast answers",
+    "S7: a demoted master confirms who leads",
+)
 
 
 @needs_redis

@@ -64,7 +64,7 @@ class World:
         self._top = 0  # the newest record of which a client knows, or whose loss somebody may know
         self._unsettled = False  # whether the store has lost something, and that is not decided yet
         self._unknown = False  # whether reporters need not repeat what is lost: nobody knew, or a record was left out
-        self._set_aside = False  # whether a record was left out
+        self._set_aside = False  # whether a record was left out, and no loss has followed
         self.losses = losses
         self.snapshot_bytes = self.schedule.random.choice((30_000, 300_000))  # that are journaled between two
         self.led = 0
@@ -199,7 +199,7 @@ class World:
                     if not self.damaged:
                         raise FoundOut(f"a start was refused, and nothing was lost: {tracker.error}")
                     accept = self.calm or self.schedule.random.random() < 0.3
-                    if accept and self.schedule.random.random() < 0.3:
+                    if accept and not self.calm and self.schedule.random.random() < 0.6:
                         aside = frozenset(max(1, self._top - self.schedule.random.randint(0, 8)) for _ in range(3))
                         self._unknown = True  # later epochs of the same reporter may stay
                         self._set_aside = True
@@ -224,8 +224,10 @@ class World:
             if isinstance(self.store, Redis):
                 kinds.append("demote")
             if self.losses:
-                kinds += ["older", "empty", *["partly"] * (8 if self._set_aside else 1)]
+                kinds += ["older", "empty", "partly"]
             kind = random.choice(kinds)
+            if self._set_aside and random.random() < 0.6:  # its number may come again
+                kind, self._set_aside = "partly", False
             self.note(kind)
             leaders = [tracker for tracker in self.trackers if tracker.leads and not tracker.process.killed]
             if kind == "kill leader":
