@@ -46,6 +46,18 @@ def test_a_vanished_log_stops_the_leader_and_needs_consent(server: RedisServer, 
     journal.close()
 
 
+def test_a_log_that_vanishes_without_a_record_lets_the_next_start(server: RedisServer) -> None:
+    journal, _, _ = opened(server.address())
+    server.client().delete("{tracker}:log")
+    with pytest.raises(JournalGoneError, match="has vanished, with no record in it; start again"):
+        journal.append(records(1))
+    journal.close()
+    journal, recovery, found = opened(server.address())
+    assert (found, recovery.damage) == ([], ())
+    journal.append(records(1))
+    journal.close()
+
+
 def test_the_end_of_a_complete_log_is_found_again(server: RedisServer) -> None:
     journal, _, _ = opened(server.address())
     journal.append(records(3))

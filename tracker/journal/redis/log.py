@@ -286,7 +286,7 @@ class Log:
         """
         client = connect(self._keys.address)  # the other one may be waiting for an answer, in another thread
         try:
-            relation, _, first = self.look(client, Known(self.term, self.last, self._holder))
+            relation, top, first = self.look(client, Known(self.term, self.last, self._holder))
         except redis.RedisError as error:
             raise JournalGoneError(
                 f"the log on {self._keys.address} does not end as this tracker has left it, and the server does not "
@@ -298,6 +298,8 @@ class Log:
             raise lost(self._keys, self.last, first)
         if relation is Relation.REPLACED:
             raise JournalGoneError(f"another tracker has taken over {self._keys.address}")
+        if not top.has_log:  # it had no record, so none is lost; but nothing can follow on it
+            raise JournalGoneError(f"the log on {self._keys.address} has vanished, with no record in it; start again")
 
     @property
     def writer(self) -> str:
