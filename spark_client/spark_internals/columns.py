@@ -216,7 +216,7 @@ def dumps(plan: object) -> bytes:
     file = io.BytesIO()
     try:
         pickler: Any = _Pickler(file)  # type: ignore[no-untyped-call]
-        pickler.dump((pyspark.__version__, plan))
+        pickler.dump((_release(), plan))
     except (pickle.PicklingError, TypeError, *NOT_SHOWN, PySparkException) as error:
         raise UsageError(
             f"the plan of a query cannot be carried to another process: {error}. Give functions that make what they "
@@ -237,9 +237,14 @@ def loads(data: bytes) -> Any:
     if SparkSession.getActiveSession() is None:
         raise UsageError("the columns of a plan are of a Spark session: create it before the plan is loaded")
     version, plan = pickle.loads(data)
-    if version != pyspark.__version__:
+    if version != _release():
         raise UsageError(f"the plan was made under Spark {version}, and this is {pyspark.__version__}: declare it here")
     return plan
+
+
+def _release() -> str:
+    """Return the release of Spark without the number of its maintenance: `pyspark-client` lacks some of those."""
+    return pyspark.__version__.rpartition(".")[0]
 
 
 #: The class of a DataFrame, as Java's serialization writes it.

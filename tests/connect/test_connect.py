@@ -129,6 +129,32 @@ def test_a_killed_server_comes_back_and_its_queries_go_on(
 
 
 @pytest.mark.thorough
+def test_of_two_drivers_the_later_one_goes_on(
+    connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    """Two servers, so that Spark does not know of the other query. The first one sleeps while the second one works."""
+    (tmp_path / "other").mkdir()
+    put(feed, 0)
+    run("alone", connect, tracker.address, job, tmp_path)
+    soon(lambda: released(tmp_path / "out") == wanted(feed))
+    before = len(connect.queries())
+    assert connect.process is not None
+    os.killpg(connect.process.pid, signal.SIGSTOP)
+    try:
+        with ConnectServer(tmp_path / "other", settings()) as other:
+            put(feed, 1)
+            run("alone", other, tracker.address, job, tmp_path)
+            soon(lambda: released(tmp_path / "out") == wanted(feed))
+            other.kill()
+    finally:
+        os.killpg(connect.process.pid, signal.SIGCONT)
+    put(feed, 2)
+    soon(lambda: len(connect.queries()) < before)
+    run("night", connect, tracker.address, job, tmp_path)
+    assert released(tmp_path / "out") == wanted(feed)
+
+
+@pytest.mark.thorough
 def test_queries_outlive_their_application_and_a_drain_at_the_tracker_ends_them(
     connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
