@@ -1,4 +1,4 @@
-"""The wheel where a job runs: docs/howto/install.md. Libraries are those of this environment: no network is used."""
+"""The wheel where a job runs: docs/howto/install.md. Libraries are those of this environment, but for `pyspark-client`."""
 
 from __future__ import annotations
 
@@ -174,6 +174,37 @@ def tracker(tmp_path: Path) -> Iterator[Server]:
 def test_a_connect_server_runs_the_package_that_it_has(installed: Environment, tracker: Server, tmp_path: Path) -> None:
     with InstalledServer(tmp_path, installed.python) as server:
         words = [str(installed.python), str(PROGRAM), str(tmp_path), server.url, tracker.address]
+        assert run(words, tmp_path).released == [["berlin", 2]]
+
+
+@pytest.fixture(scope="module")
+def client(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with `pyspark-client` in place of `pyspark`: it has no py4j, and no class of Spark's JVM."""
+    home, sources = tmp_path_factory.mktemp("client"), tmp_path_factory.mktemp("sources")
+    release = pyspark.__version__.rpartition(".")[0]
+    download = ("-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(sources), f"pyspark-client~={release}.0")
+    done = subprocess.run([sys.executable, *download], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"pyspark-client cannot be downloaded: {done.stderr[-500:]}")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    [packages] = home.glob("lib/*/site-packages")
+    with tarfile.open(next(sources.glob("*.tar.gz"))) as archive:
+        archive.extractall(sources, filter="data")
+    shutil.move(next(sources.glob("*/pyspark")), packages)
+    for each in Path(sysconfig.get_path("purelib")).iterdir():
+        if not each.name.startswith(("pyspark", "py4j", "substream_tracker", "__editable__")) and each.suffix != ".pth":
+            (packages / each.name).symlink_to(each)
+    pip = ("-m", "pip", "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-index", "--no-deps")
+    tools().run(*pip, "--only-binary", ":all:", str(wheel))
+    return Environment(home)
+
+
+def test_the_client_alone_runs_a_query_over_connect(
+    client: Environment, installed: Environment, tracker: Server, tmp_path: Path
+) -> None:
+    client.run("-c", "import py4j", directory=tmp_path, status=1)
+    with InstalledServer(tmp_path, installed.python) as server:
+        words = [str(client.python), str(PROGRAM), str(tmp_path), server.url, tracker.address]
         assert run(words, tmp_path).released == [["berlin", 2]]
 
 
