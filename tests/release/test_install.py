@@ -1,4 +1,4 @@
-"""The wheel where a job runs: docs/howto/install.md. Libraries are those of this environment, but for `pyspark-client`."""
+"""The wheel where a job runs: docs/howto/install.md. Libraries are those of this environment, and `pyspark-client`."""
 
 from __future__ import annotations
 
