@@ -59,14 +59,11 @@ AREAS: dict[str, tuple[str, ...]] = {
         *("tests/client", "tests/scale", "tests/cli/test_commands.py", "tests/relay/test_sockets.py"),
         *("tests/security/test_clients.py", "tests/security/test_quotas.py", "tests/metrics/test_client.py"),
     ),
-    "release": tuple(
-        f"tests/spark/test_{name}.py"
-        for name in ("inbox", "moving", "shared_ends", "state_stores", "growth", "quiesce")
-    ),
+    "release": tuple(f"tests/spark/test_{name}.py" for name in ("parts", "moving", "state_stores", "shared_ends")),
 }
 
 # Of a release in Spark, what tests try without a session.
-_WITHOUT_SPARK = ("inbox.py", "moving.py", "ends.py", "parts.py", "state.py")
+_WITHOUT_SPARK = ("moving.py", "parts.py", "state.py")
 
 
 def main() -> int:

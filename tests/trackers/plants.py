@@ -13,7 +13,6 @@ import pytest
 from tracker.core import reports
 from tracker.journal import LeftOut, Recovery, SqliteJournal
 from tracker.journal.comparison import Relation
-from tracker.journal.mark import Mark, Marks
 from tracker.journal.redis import RedisJournal, confirmation, lease, log, scripts
 from tracker.journal.redis.top import Top
 from tracker.server.sequencer import Sequencer
@@ -30,16 +29,6 @@ def _keeps_marks(change: pytest.MonkeyPatch) -> None:
         self._answered(pending, None if error is not None else done.result(), error)
 
     change.setattr(Sequencer, "_came", came)
-
-
-def _trusts_each_run(change: pytest.MonkeyPatch) -> None:
-    change.setattr(Mark, "_run", property(lambda self: b"one for all runs", lambda self, run: None), raising=False)
-
-
-def _trusts_the_living(change: pytest.MonkeyPatch) -> None:
-    change.setattr(
-        Marks, "read", lambda self, writer: (self._open(writer), setattr(self, "found", self._mark.marked))[0]
-    )
 
 
 def _leaves_out_by_number(change: pytest.MonkeyPatch) -> None:
@@ -91,11 +80,7 @@ PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "S2: marks outlast answers": ("file", False, _keeps_marks),
     "S2: marks outlast answers, in Redis": ("redis", False, _keeps_marks),
     "S2: marks outlast answers, with objects": ("objects", False, _keeps_marks),
-    "S2: marks of before a loss of power count": ("file", False, _trusts_each_run),
-    "S2: marks of a writer that lives count": ("redis", False, _trusts_the_living),
     "S3: records are left out by their number": ("file", True, _leaves_out_by_number),
-    "S3: records are left out by their number, in Redis": ("redis", True, _leaves_out_by_number),
-    "S3: records are left out by their number, with objects": ("objects", True, _leaves_out_by_number),
     "S4: a restore leaves no note in a file": ("file", False, _notes_no_restore),
     "S4: a restore leaves no note in Redis": ("redis", False, _notes_no_restore),
     "S5: a restore ends all runs in a hand-over": ("file", False, _fences_all),
