@@ -17,11 +17,13 @@ import redis
 from tests.client.processes import TRACKER, Server
 from tests.journal.redis_server import PROGRAM, RedisServer, needs_redis
 from tests.server.test_redis import SPEC, in_flight, send, start
-from tracker.backup.form import Checked
+from tracker.backup.form import BackupError, Checked
 from tracker.cli.main import main
 from tracker.client import JobSpec, TrackerClient, TrackerError, label
+from tracker.journal import open_journal
 from tracker.journal.snapshots import decode
-from tracker.server.replayable import ReplayableState
+from tracker.server import backups
+from tracker.server.replayable import ReplayableState, recover
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -293,3 +295,15 @@ def test_a_drain_that_waits_for_runs_waits_for_them_after_a_restore(tracker: Ser
             assert client.get_drain("flights").state.name == "DRAINING"
             producer.epoch().report(["unit"], commit=True)
         assert client.get_drain("flights").state.name == "DRAINED"
+
+
+def test_a_journal_that_has_lost_its_end_is_not_empty(tmp_path: Path) -> None:
+    source, lost = f"sqlite:{tmp_path}/source.db", f"sqlite:{tmp_path}/lost.db"
+    for where in (source, lost):
+        with closing(open_journal(where)) as journal:
+            recover(journal, 10**18, 10**18)
+    draft = backups.of_journal(source)
+    draft.seal()
+    (tmp_path / "lost.db-mark").unlink()
+    with pytest.raises(BackupError, match="is not empty"):
+        backups.restore(lost, Checked([b"".join(draft.parts())], "backup"))
