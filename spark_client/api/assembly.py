@@ -21,6 +21,7 @@ from spark_client.api.refusals import refuse_elsewhere
 from spark_client.api.writer import TrackedWriter
 from spark_client.columns import TRACKER, session_zone
 from spark_client.counting.probes import TaskPromises
+from spark_client.counting.runs import Run
 from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.destinations.destination import Destination
@@ -193,7 +194,7 @@ class Assembly:
         """
         for rows in reads:
             check_zone(rows)
-        opens = partial(runtime.open_run, self.client, self.settings.job, False)
+        opens = partial(Run, self.client, self.settings.job)
         tracked = NativeQuery(
             [Read.of(rows.plan, self.spark) for rows in reads], checkpoint, opens, self.graph.received_here
         )

@@ -87,6 +87,8 @@ class Tracking:
         probe: where rows are counted. ``"driver"``: by native aggregations that ride in what runs anyway; no task calls
             the tracker. ``"executors"``: by an Arrow operator in the tasks, each of which reports its partition.
         retry_for: seconds for which a tracker that cannot be reached is waited for, before a batch fails.
+        outbox: whether the batch goes on then, instead: its report is kept in the checkpoint and sent when the tracker
+            is back, and results wait until then. Not with state of the user's own, whose tasks need the tracker.
         sharded: a hash assigns each substream to one of the servers (`tracker.client.ShardedClient`), for a job that is
             too large for one. The servers and the ordering, ``"none"`` or ``"scope"``, then belong to the job for its
             whole life.
@@ -124,6 +126,7 @@ class Tracking:
         *,
         probe: CountingMode = "driver",
         retry_for: float = 60.0,
+        outbox: bool = False,
         sharded: bool = False,
         segments: Mapping[str, Sequence[str]] | None = None,
         fronts: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
@@ -186,7 +189,7 @@ class Tracking:
         }
         self._definition = Definition(self.client, job, deployment, self._graph, rules, force)
         self._max_away = _duration(spark, "max_away", max_away)
-        settings = JobSettings(job, trackers, probe, self._max_away, remembered)
+        settings = JobSettings(job, trackers, probe, self._max_away, remembered, outbox)
         counting = None if registry is None else JobMetrics(registry, job)
         self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition, counting)
         self._declarations = Declarations(self, self._graph)
@@ -194,7 +197,11 @@ class Tracking:
         self._running = Running(self.client, job, deployment, self._graph)
         self.pausing = threading.Lock()  #: who holds it may pause the queries
         if counting is not None:
-            counting.watch(lambda: self._running.active, lambda: self._running.drains)
+            counting.watch(
+                lambda: self._running.active,
+                lambda: self._running.drains,
+                lambda: sum(query.kept for query in self._running.queries),
+            )
 
     def __repr__(self) -> str:
         return f"Tracking(job={self.job!r}, server={self.server!r}, deployment={self.deployment!r})"

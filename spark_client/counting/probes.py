@@ -10,7 +10,7 @@ last one to succeed, as a stage that is run again replaces what it gave before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -23,14 +23,17 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
 from spark_client.counting.groups import Key, add_groups, fold_labels, fold_table, groups_of, unite
+from spark_client.counting.outbox import packed
 from spark_client.errors import UsageError
 from spark_client.fronts.front import Front, Promiser
 from spark_client.plan.batches import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.spark_internals.tasks import batch_of
-from spark_client.trackers.jobclient import JobClient, Trackers
+from spark_client.trackers.jobclient import JobClient, JobProducer, Trackers
 from spark_client.windows.substreams import Substreams
+from tracker.client import TrackerUnavailable
 from tracker.client.pieces import Largest, split
+from tracker.contract.commands import Contents
 
 if TYPE_CHECKING:
     from pyspark import SparkContext  # `pyspark-client` has none
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 _PARTITION = "_tracker_partition"
 _USUAL = Largest()
 
-Kept = tuple[int, tuple[str, ...]]  #: an attempt, and the units that it has reported
+Kept = tuple[int, tuple[str, ...], tuple[bytes, ...]]  #: an attempt, the units of its report, those it could not send
 Units = dict[str, Kept]  #: by probe and partition
 
 
@@ -48,10 +51,11 @@ class _Latest(AccumulatorParam[Units]):
 
     def addInPlace(self, value1: Units, value2: Mapping[str, Kept]) -> Units:  # noqa: N802
         merged = dict(value1)
-        for place, (attempt, units) in value2.items():
-            before, reported = merged.get(place, (attempt, ()))
-            # A task can have several partitions, and give its own number to those without rows.
-            merged[place] = (attempt, (*reported, *units) if before == attempt else units)
+        for place, (attempt, units, unsent) in value2.items():
+            before, reported, left = merged.get(place, (attempt, (), ()))
+            if before == attempt:  # a task can have several partitions, and give its own number to those without rows
+                units, unsent = (*reported, *units), (*left, *unsent)
+            merged[place] = attempt, units, unsent
         return merged
 
 
@@ -66,17 +70,28 @@ class Manifest:
     ['received:clean/0#17', 'received:clean/1#18']
     """
 
+    away = False  #: the tracker is known to be away: tasks do not call it
+
     def __init__(self, context: SparkContext) -> None:
         self.kept: Accumulator[Units] = context.accumulator({}, _Latest())  #: for the tasks, which only add to it
 
-    def begin(self) -> None:
-        """Forget the units of the last batch, since another one begins."""
-        self.kept.value = {}
+    def begin(self, away: bool = False) -> None:
+        """Forget the units of the last batch, since another one begins.
+
+        Args:
+            away: whether the tracker is known to be away.
+        """
+        self.kept.value, self.away = {}, away
 
     @property
     def units(self) -> list[str]:
         """The units that have been kept since."""
-        return sorted(unit for _, units in self.kept.value.values() for unit in set(units))
+        return sorted(unit for _, units, _ in self.kept.value.values() for unit in set(units))
+
+    @property
+    def unsent(self) -> list[bytes]:
+        """The units that tasks could not send, as `packed` has made them."""
+        return sorted(unit for _, _, unsent in self.kept.value.values() for unit in unsent)
 
 
 @lru_cache(maxsize=16)
@@ -125,11 +140,13 @@ class ExecutorProbe:
     """Counter of a partition's rows as they pass, which reports them as one unit of the epoch.
 
     Attributes:
-        trackers: of the job; the task fails if one cannot be reached.
+        trackers: of the job; the task fails if one cannot be reached, unless the driver keeps its report.
         epoch: which (query, run, batch); None: that of the task's own context, in a query without `foreachBatch`.
         kept: collects the units that each partition has reported, in attempts that Spark keeps.
         seals: whether the query seals its batches: units are then each attempt's own.
         promises: what the tasks promise of the rows; None: the driver does, or nobody.
+        keeps: whether the driver takes what cannot be sent.
+        away: whether nobody tries, since the tracker is known to be away.
     """
 
     trackers: Trackers
@@ -142,6 +159,8 @@ class ExecutorProbe:
     seals: bool = False
     largest: Largest = _USUAL
     promises: TaskPromises | None = None
+    keeps: bool = False
+    away: bool = False
 
     @property
     def place(self) -> str:
@@ -196,7 +215,7 @@ class ExecutorProbe:
             )
         query, run, epoch = batch[:3]
         place = f"{self.place}/{task.partitionId() if partition is None else partition}"
-        units: tuple[str, ...] = ()
+        units, unsent = list[str](), list[bytes]()
         if partition is not None:  # else it had no rows, and the task may have others under this number
             producer = _client(self.trackers).producer(self.job, query, run, keep_apart=self.seals)
             report = producer.epoch(epoch)
@@ -206,9 +225,20 @@ class ExecutorProbe:
             if self.promises is not None:
                 self.promises.promiser(groups).add_to(report, self.promises.front)
             unit = f"{place}#{task.taskAttemptId()}" if self.seals else place
-            sent = report.report_in_pieces(unit, partial(split, largest=self.largest))
-            units = tuple(name for name, _ in sent)
-        if self.kept is not None:
-            self.kept.add(
-                {place: (task.taskAttemptId(), units)}
-            )  # after the tracker's answer: what is kept has been reported
+            pieces = list(report.pieces(unit, partial(split, largest=self.largest)))
+            units = [name for name, _ in pieces]
+            unsent = self._sent(producer, epoch, pieces)
+        if self.kept is not None:  # after the tracker's answer: what is kept has been reported, or is the driver's
+            self.kept.add({place: (task.taskAttemptId(), tuple(units), tuple(unsent))})
+
+    def _sent(self, producer: JobProducer, epoch: int, pieces: Sequence[tuple[str, Contents]]) -> list[bytes]:
+        """Send the pieces of a report, and return those that the driver has to keep."""
+        if not self.away:
+            try:
+                for name, piece in pieces:
+                    producer.deliver(epoch, piece, [name], False)
+                return []
+            except TrackerUnavailable:
+                if not self.keeps:
+                    raise
+        return [packed(name, piece) for name, piece in pieces]

@@ -2,6 +2,9 @@
 
 Producer is the query's id, run the run's, epoch the batch's. An epoch is reported, staged, before Spark commits the
 batch, and committed after: see `TrackedQuery.report_commits`.
+
+While the tracker is away, a run whose outbox keeps reports goes on without: its batches learn of no end, and nothing is
+promised. Once the tracker is back, it takes the kept epochs one after the other, each as if it had just come.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from typing import TypeVar
 
 from spark_client.advice import advice, explained
+from spark_client.counting.outbox import KeptEpoch, Outbox, packed, unpacked
 from spark_client.errors import TrackingError, torn
 from spark_client.fronts.front import LiveFront
 from spark_client.plan.batches import BatchId
@@ -37,8 +42,11 @@ from tracker.client import (
     Watch,
 )
 from tracker.client.pieces import Largest, split
+from tracker.contract.commands import Contents
 from tracker.contract.promises import CommitPromise
 from tracker.contract.refusal import Refusal
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger("spark_client")
 
@@ -60,13 +68,21 @@ class Run:
         client: of the job; it repeats a call that gets no answer for as long as its `retry_for`.
         resume_epoch: the first batch that Spark has not committed.
         seals: whether it seals each batch before Spark commits it.
+        outbox: reports that the tracker does not have yet.
 
     Raises:
         TrackingError: the tracker refuses the run, or cannot be reached.
     """
 
     def __init__(
-        self, client: JobClient, job: str, query: str, run: str, resume_epoch: int, seals: bool = False
+        self,
+        client: JobClient,
+        job: str,
+        query: str,
+        run: str,
+        resume_epoch: int,
+        seals: bool = False,
+        outbox: Outbox | None = None,
     ) -> None:
         self.job = job
         self.query = query
@@ -75,12 +91,19 @@ class Run:
         # For what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
         self._impatient = client.with_patience(ONE_ATTEMPT, 0)
         self._logs = EventLogs(client, job)
+        self._outbox = outbox
+        if outbox is not None:
+            outbox.remove_from(resume_epoch)
+        self.away = bool(outbox)  #: the tracker is away, or has not been told of all batches yet
         with self._explaining():
-            self._producer: JobProducer = client.open_producer(job, query, run, resume_epoch=resume_epoch, seals=seals)
+            self._producer: JobProducer = client.open_producer(
+                job, query, run, resume_epoch=self._untold(resume_epoch), seals=seals
+            )
             statuses = self._logs.statuses()
         self._once = self._impatient.producer(job, query, run, keep_apart=seals)
         self.largest = Largest.by(client.server_info().limits)
         self._units: list[str] = []  # of the driver, in the epoch in hand
+        self.unsent: Sequence[bytes] = ()  #: units of the epoch in hand that tasks could not send, see `packed`
         self.resume_epoch = resume_epoch
         self.deployment = statuses[0].spec.deployment
         self.incarnation = statuses[0].incarnation  #: how often the job had started afresh, after drains
@@ -141,25 +164,37 @@ class Run:
         return self._producer.epoch(epoch)
 
     def send(self, report: Report, epoch: int) -> list[Outcome]:
-        """Send the driver's report of an epoch, before Spark commits it.
+        """Send the driver's report of an epoch, before Spark commits it; or keep it while the tracker is away.
 
         Returns:
-            What became of each message.
+            What became of each message that was sent.
 
         Raises:
             TrackingError: the tracker refuses it, or has it for committed.
         """
-        with self._explaining():
-            answers = report.report_in_pieces(DRIVER_UNIT, partial(split, largest=self.largest))
-        self._units = [unit for unit, _ in answers]
-        if any(answer.outcome is Outcome.ALREADY_COMMITTED for _, answer in answers):
+        pieces = list(report.pieces(DRIVER_UNIT, partial(split, largest=self.largest)))
+        self._units = [unit for unit, _ in pieces]
+        if self.unsent:
+            self.away = True
+        answers = self.unless_away(lambda: [self._deliver(self._producer, epoch, *piece) for piece in pieces])
+        if answers is None:
+            assert self._outbox is not None
+            units = [*self.unsent, *(packed(*piece) for piece in pieces)]
+            with self._lock:
+                self._outbox.keep(epoch, KeptEpoch(units))
+            return []
+        self.expect(epoch)
+        return answers
+
+    def _deliver(self, producer: JobProducer, epoch: int, unit: str, contents: Contents) -> Outcome:
+        outcome = producer.deliver(epoch, contents, [unit], False).outcome
+        if outcome is Outcome.ALREADY_COMMITTED:
             what_to_do = advice("EPOCH_REWOUND", "", self.job, self.client.command_options)
             raise TrackingError(
                 f"the tracker has batch {epoch} of query {self.query} for committed, but Spark runs it again. "
                 f"{what_to_do}"
             )
-        self.expect(epoch)
-        return [answer.outcome for _, answer in answers]
+        return outcome
 
     def seal(self, epoch: int, units: Sequence[str]) -> None:
         """Seal an epoch: the driver's report and these units count, and no others. Spark may commit it afterwards.
@@ -167,8 +202,100 @@ class Run:
         Raises:
             TrackingError: a report of one of them never arrived; the batch must not be committed.
         """
-        with self._explaining():
-            self._producer.commit(epoch, units=[*self._units, *units], seal=True)
+        sealed = [*self._units, *units]
+
+        def call() -> bool:
+            self._producer.commit(epoch, units=sealed, seal=True)
+            return True
+
+        if self.unless_away(call) is None:
+            assert self._outbox is not None
+            with self._lock:
+                kept = self._outbox.read(epoch) if epoch in self._outbox else KeptEpoch([])
+                self._outbox.keep(epoch, kept._replace(sealed=sealed))
+
+    # ---------------------------------------------------------------- while the tracker is away
+
+    def unless_away(self, ask: Callable[[], _T]) -> _T | None:
+        """Return what the tracker answers; None: it is away, and the batch goes on without.
+
+        Raises:
+            TrackingError: the tracker refuses; or cannot be reached, and the outbox keeps nothing.
+        """
+        if self.away:
+            return None
+        try:
+            with self._explaining():
+                return ask()
+        except TrackingError as error:
+            if self._outbox is None or self._outbox.patience is None or not _is_away(error):
+                raise
+            self._leave(error)
+            return None
+
+    def _leave(self, error: Exception) -> None:
+        _log.warning(
+            "query %s goes on without the tracker: results wait, and reports are kept in the checkpoint: %s",
+            self.query,
+            error.__cause__ or error,
+        )
+        self.away = True
+
+    def _untold(self, epoch: int) -> int:
+        """Return the first epoch up to this one that the tracker has not been told of: it is kept."""
+        first = None if self._outbox is None else self._outbox.first
+        return epoch if first is None else min(first, epoch)
+
+    @property
+    def kept(self) -> int:
+        """Return of how many epochs the tracker has not been told."""
+        return 0 if self._outbox is None else len(self._outbox)
+
+    def told(self, epoch: int) -> int:
+        """Return the last epoch up to this one that has taken effect at the tracker, or does when it is committed."""
+        return self._untold(epoch + 1) - 1
+
+    def answers(self) -> bool:
+        """Return whether a tracker that was away answers again, and has been told what was committed before."""
+        with self._lock:
+            try:
+                self._impatient.get_drain(self.job)
+                if self.last_epoch is not None:
+                    self._commit(self.last_epoch)
+            except TrackerUnavailable:
+                return False
+        return True
+
+    def deliver_next(self) -> bool:
+        """Send the oldest of the committed epochs that are kept, once those before it have taken effect. One attempt.
+
+        Returns:
+            Whether the tracker has been told all that was committed.
+
+        Raises:
+            TrackerError: it refuses; the run has failed then.
+            TrackerUnavailable: no answer; to be called again.
+        """
+        with self._lock:
+            last, first = self.last_epoch, None if self._outbox is None else self._outbox.first
+            if last is not None:
+                self._commit(last)
+            if self._outbox is not None and first is not None:
+                if last is None or first > last:
+                    return True
+                units, sealed = self._outbox.read(first)
+                with self._failing():
+                    for unit in units:
+                        self._deliver(self._once, first, *unpacked(unit))
+                    if sealed is not None:
+                        self._once.commit(first, units=sealed, seal=True)
+                self.expect(first)
+                self._outbox.remove([first])
+                self._commit(last)
+            self.away = bool(self._outbox)
+            if not self.away:
+                _log.info("query %s: the tracker is back, and has been told all that was kept", self.query)
+            return not self.away
 
     def drains(self) -> DrainMode | None:
         """Return how the deployment is drained, or was, at each tracker that has the job; None: it is not. One attempt.
@@ -197,8 +324,8 @@ class Run:
 
     @property
     def owes(self) -> bool:
-        """Return whether something is staged that waits for Spark's commit."""
-        return bool(self._staged)
+        """Return whether something is staged, or kept, that waits for Spark's commit."""
+        return bool(self._staged) or self.away
 
     def expect(self, epoch: int) -> None:
         """Note that something of this epoch is staged, by the driver or by executors."""
@@ -213,26 +340,46 @@ class Run:
             TrackerUnavailable: no answer; to be called again.
         """
         with self._lock:
-            if self._closed or (self.last_epoch is not None and epoch <= self.last_epoch and not promises):
+            if self._closed:
                 return
-            due = any(staged <= epoch for staged in self._staged)
-            if due or promises:
-                try:
-                    self._once.commit(epoch if due else None, promises=promises)
-                except TrackerError as error:
-                    self.failure = error
-                    raise
-            self._staged = {staged for staged in self._staged if staged > epoch}
+            if not self.away or promises:
+                self._commit(epoch, promises)
             self.last_epoch = epoch if self.last_epoch is None else max(epoch, self.last_epoch)
 
+    def _commit(self, epoch: int, promises: Sequence[Frontier | Finish] = ()) -> None:
+        """Have what is staged up to an epoch take effect, as far as nothing before it is kept."""
+        up_to = self.told(epoch)
+        due = any(staged <= up_to for staged in self._staged)
+        if due or promises:
+            with self._failing():
+                self._once.commit(up_to if due else None, promises=promises)
+        self._staged = {staged for staged in self._staged if staged > up_to}
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Note what the tracker refuses: the run has failed."""
+        try:
+            yield
+        except (TrackerError, TrackingError) as error:
+            self.failure = error
+            raise
+
     def await_committed(self, epoch: int) -> None:
-        """Do as `committed`, and wait for a tracker that is away, until `hurry` has set an end to that.
+        """Do as `committed`, and wait for a tracker that is away, until `hurry` has set an end to that; or as long as
+        the outbox has it.
 
         Raises:
             TrackerError: it refuses; the run has failed then.
             TrackerUnavailable: no answer, and the query is being stopped.
         """
-        self._patiently(lambda: self.committed(epoch))
+        patience = None if self._outbox is None else self._outbox.patience
+        try:
+            self._patiently(lambda: self.committed(epoch), patience)
+        except TrackerUnavailable as error:
+            if patience is None or self._hurry.is_set():
+                raise
+            self._leave(error)
+            self.committed(epoch)
 
     def promise(self, promises: Sequence[Frontier | Finish]) -> None:
         """Make promises that no batch carries.
@@ -241,6 +388,8 @@ class Run:
             TrackerError: a later epoch is staged, and more.
             TrackerUnavailable: no answer in time.
         """
+        if self.away:
+            raise TrackerUnavailable(f"the tracker is away, or has not been told all batches of query {self.query} yet")
         self._producer.commit(promises=promises)
 
     def hurry(self, patience: float) -> None:
@@ -272,7 +421,7 @@ class Run:
                 if self._closed:
                     return
                 try:
-                    self._once.close(resume_epoch=resume_epoch)
+                    self._once.close(resume_epoch=self._untold(resume_epoch))
                 except TrackerError as error:
                     if error.reason != Refusal.FENCED:  # another run has taken over: nothing is left to close
                         self.failure = error
@@ -290,12 +439,13 @@ class Run:
         return self._between is None or self._between.close(self.acts, patient)
 
     def must_be_newest(self) -> None:
-        """Ask the tracker whether this run may still write what no epoch of it reports.
+        """Ask the tracker whether this run may still write what no epoch of it reports. While the tracker is away, the
+        batch writes nothing but its own state.
 
         Raises:
             TrackingError: another run has taken over.
         """
-        if not self.is_current():
+        if self.unless_away(self.is_current) is False:
             raise TrackingError(
                 f"run {self.run} of query {self.query} writes nothing more: another run of the query has taken over"
             )
@@ -314,7 +464,7 @@ class Run:
             TrackerUnavailable: it cannot be reached, if not `patient`.
         """
         with self._lock:
-            while not self._closed and (promises := front.due()):
+            while not self._closed and not self.away and (promises := front.due()):
                 try:
                     done = self._promised(front, promises, patient)
                 except TrackerUnavailable as error:
@@ -342,15 +492,20 @@ class Run:
             return list(others)
         return promises
 
-    def _patiently(self, call: Callable[[], object]) -> None:
-        """Repeat a call while the tracker cannot be reached, until `hurry` has set an end to that."""
+    def _patiently(self, call: Callable[[], object], patience: float | None = None) -> None:
+        """Repeat a call while the tracker cannot be reached, until `hurry` has set an end to that.
+
+        Args:
+            patience: seconds after which it is over, too.
+        """
         pause, warned = _FIRST_PAUSE, False
+        until = float("inf") if patience is None else time.monotonic() + patience
         while True:
             try:
                 call()
                 return
             except TrackerUnavailable as error:
-                if time.monotonic() + pause > self._patient_until:
+                if time.monotonic() + pause > min(until, self._patient_until):
                     raise
                 if not warned:
                     _log.warning("query %s waits for the tracker: %s", self.query, error)
@@ -501,6 +656,11 @@ class Run:
 
     def _explained(self, error: Exception) -> TrackingError:
         return explained(error, self.job, self.client.command_options)
+
+
+def _is_away(error: TrackingError) -> bool:
+    """Return whether a call has failed since the tracker cannot be reached."""
+    return isinstance(error.__cause__, TrackerUnavailable)
 
 
 def _passed_over(front: LiveFront, others: Mapping[Expected, int]) -> None:

@@ -54,12 +54,14 @@ class Act:
         batch: whose rows it takes in; None: none, it is between two batches.
         at: when it was begun first, in microseconds since the epoch.
         events: that it acts on.
+        told: the last batch that the tracker had been told of before; None: it was away, and there are no events.
     """
 
     number: int
     batch: int | None
     at: int
     events: Sequence[Event]
+    told: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -156,7 +158,7 @@ class Inbox:
         Raises:
             TrackingError: another driver has gone on from here; or the tracker refuses, or cannot be reached.
         """
-        if self._subscription is None:
+        if self._subscription is None and not (run.away and batch is not None):
             self._subscribe(run)
         number = self.next
         chosen = None
@@ -175,17 +177,19 @@ class Inbox:
                 f"has begun batch {chosen['batch']}. Stop this driver"
             )
         place = _place_after(chosen)
+        told: int | None = chosen.get("told", self._state.epoch)  # which was not noted before there was an outbox
         if events is None:
-            events, _ = run.events(Place.of(chosen["after"], chosen["log_id"]), place, self._segments)
+            after = Place.of(chosen["after"], chosen["log_id"])
+            events = [] if told is None else run.events(after, place, self._segments)[0]
         self._fixed = number, place
         self._folder.delete(map(_note, (number - 3, number - 4)))
-        self._lost = False
+        self._lost &= told is None
         for each in self._states:
-            each.begin(number, place)
+            each.begin(number, place, told)
         with self._lock:
             self._taken = _Taken(number, chosen.get("batch"), place)
         events = [*self._made_good(chosen, run), *events]
-        return Act(number, chosen.get("batch"), chosen.get("at") or _now(), events)
+        return Act(number, chosen.get("batch"), chosen.get("at") or _now(), events, told)
 
     def has_news(self, run: Run) -> bool:
         """Return whether something has happened that a release of the state would act on.
@@ -268,8 +272,18 @@ class Inbox:
             )
 
     def _choose(self, run: Run, batch: int | None) -> tuple[dict[str, Any], list[Event]]:
-        """Return what this attempt would act on: for the note, and as events."""
+        """Return what this attempt would act on, for the note, and as events: nothing in a batch while the tracker is
+        away.
+        """
+        place = self._state.place or run.place
+        chosen = {"batch": batch, "at": _now(), "told": None, **_note_of(place, place)}
+        found = self._look(run) if batch is None else run.unless_away(lambda: self._look(run))
+        return (chosen, []) if found is None else ({**chosen, **found[0]}, found[1])
+
+    def _look(self, run: Run) -> tuple[dict[str, Any], list[Event]]:
+        """Return what has happened since the last act, as `_choose` does."""
         state = self._state
+        told = run.told(state.epoch)
         kept: dict[Substream, list[Substream]] = {}
         after, ended = state.place or run.place, None
         if self._lost and self._subscription is not None:
@@ -277,12 +291,12 @@ class Inbox:
             kept = self._awaited()
             ended = run.ended_of(kept.keys(), self._segment)
         events, up_to = run.events(after, None, self._segments)
-        chosen = {"batch": batch, "at": _now(), **_note_of(after, up_to)}
+        chosen = {"told": told, **_note_of(after, up_to)}
         if ended is not None:
             ends = [event.kind for event in events if isinstance(event.kind, Ended)]
             announced = {(end.scope, end.name) for end in ends if end.segment == self._segment}
             chosen["over"] = [
-                [list(substream), *self._counts(kept[substream], elements)]
+                [list(substream), *self._counts(kept[substream], elements, told)]
                 for substream, elements in sorted(ended.items(), key=str)
                 if substream[:2] not in announced
             ]
@@ -297,13 +311,13 @@ class Inbox:
                     kept.setdefault(each, []).append(substream)
         return kept
 
-    def _counts(self, kept: Sequence[Substream], elements: int | None) -> tuple[int, bool]:
-        """Return how many elements it had; and whether the last batch's rows of it came too late, as far as counts
-        tell."""
+    def _counts(self, kept: Sequence[Substream], elements: int | None, told: int) -> tuple[int, bool]:
+        """Return how many elements it had; and whether the rows of it in the last batch that the tracker was told of
+        came too late, as far as counts tell."""
         state = self._state
-        parts = [(substream, *part) for substream in kept for part in state.of(substream)]
+        parts = [(substream, *part) for substream in kept for part in state.of(substream) if part[0] <= told]
         rows = sum(state.tally(substream, [name]).rows for substream, _, name in parts)
-        newest = sum(state.tally(substream, [name]).rows for substream, epoch, name in parts if epoch == state.epoch)
+        newest = sum(state.tally(substream, [name]).rows for substream, epoch, name in parts if epoch == told)
         if elements is None:
             return rows, False
         return elements, rows - newest == elements < rows

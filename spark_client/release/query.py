@@ -344,11 +344,13 @@ class ReleaseQuery:
         Args:
             batch: that is to be processed; None: none.
         """
-        self._settle_between(run)
+        if not (run.away and batch is not None):
+            self._settle_between(run)
         acts = [release.state.acts for release in self._releases]
         act = self._inbox.begin(run, batch)
+        told = self._first.state.told if act.told is None else act.told
         ends = [
-            release.ends.read(act.events, run.query) if done == act.number else EpochEnds()
+            release.ends.read(act.events, run.query, told) if done == act.number else EpochEnds()
             for release, done in zip(self._releases, acts, strict=True)
         ]
         for substream in set().union(*(its.over for its in ends)):

@@ -289,7 +289,7 @@ class SingleRelease:
     def reported(self, epoch: int, spark: SparkSession) -> None:
         """The tracker has taken a batch's report: its state may appear."""
         state, released = self.state, self.aggregation
-        state.compact(epoch, epoch - 1, lambda found: released.merge(released.selected(spark, found)))
+        state.compact(epoch, lambda found: released.merge(released.selected(spark, found)))
         self.publish(epoch, epoch)
 
     def publish(self, batch: int, epoch: int) -> None:

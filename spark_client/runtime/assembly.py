@@ -10,6 +10,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from spark_client.counting.outbox import Outbox
 from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
 from spark_client.destinations.destination import Opening, Output
@@ -63,7 +64,7 @@ def batch_query(
         Read.of(stream, spark),
         plan,
         spark,
-        partial(open_run, client, settings.job, plan.seals),
+        partial(_open_run, client, plan),
         _processor(plan, spark, client, output, quarantine, has_fronts=stream.input.front is not None),
         partial(probed, stream.segment, stream.input.direction) if by_executors else None,
         manifest,
@@ -100,7 +101,7 @@ def resumed_query(
 def keyed_query(plan: QueryPlan, keyed: KeyedPlan, spark: SparkSession, client: JobClient) -> KeyedQuery:
     """Return the runtime of a query with a user's own state. Its job is defined already."""
     quarantine = Quarantine(plan.checkpoint, plan.late, None, plan.late_to)
-    opens = partial(open_run, client, plan.settings.job, False)
+    opens = partial(Run, client, plan.settings.job)  # its tasks need the tracker, so nothing is kept
     return KeyedQuery(Read.of(plan.stream, spark), plan, keyed, opens, _output(plan, quarantine, None), quarantine)
 
 
@@ -124,7 +125,6 @@ def probe_of(
         manifest: records whose reports are kept.
         seals: whether the query seals its batches.
     """
-    kept = None if manifest is None else manifest.kept
     return ExecutorProbe(
         settings.trackers,
         settings.job,
@@ -132,9 +132,11 @@ def probe_of(
         direction,
         rule,
         batch,
-        kept,
+        None if manifest is None else manifest.kept,
         seals,
         largest,
+        keeps=settings.outbox and manifest is not None,
+        away=manifest is not None and manifest.away,
     )
 
 
@@ -145,13 +147,15 @@ def _probe(
     return probe_of(plan.settings, rule, segment, direction, batch, largest, manifest, plan.seals)
 
 
-def open_run(client: JobClient, job: str, seals: bool, query: str, run: str, resume_epoch: int) -> Run:
+def _open_run(client: JobClient, plan: QueryPlan, query: str, run: str, resume_epoch: int) -> Run:
     """Open a run of a query at the tracker.
 
     Raises:
         TrackingError: the tracker refuses it, or cannot be reached.
     """
-    return Run(client, job, query, run, resume_epoch, seals)
+    patience = plan.settings.trackers.retry_for if plan.settings.outbox else None
+    outbox = Outbox(plan.checkpoint / "tracker" / "outbox", patience)
+    return Run(client, plan.settings.job, query, run, resume_epoch, plan.seals, outbox)
 
 
 def _processor(

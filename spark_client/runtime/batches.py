@@ -133,17 +133,25 @@ class BatchQuery(FunctionQuery):
 
         A batch is waited for by no means; a failure ends the query.
         """
+        away = self.run.away
         try:
+            if away and not self.run.answers():
+                return False
             with self.gate.between() as free:
                 if not free or self._is_under_way():
                     return False
                 if self.run.closed:
                     return True
                 self.report_commits(patient=True)
-                return not self._release()
+                released = self._release()
+                if away:  # each batch is told alone: what the tracker announces next is about that batch
+                    self.run.deliver_next()
+                return not (released or away)
         except TrackerUnavailable:
             return False
         except Exception as error:
+            if isinstance(error.__cause__, TrackerUnavailable):
+                return False  # all of the act is due yet
             self.break_off(self.failure_of(error))
             return True
 
@@ -156,9 +164,15 @@ class BatchQuery(FunctionQuery):
         last = self.last_commit
         return last is None or last < self.gate.last_epoch
 
+    def catch_up(self) -> None:
+        if not self.releases:
+            super().catch_up()  # else between two batches: see `release_ended`
+
     def ended(self) -> None:
         if not self._bounded:
             return
+        if self.run.away:
+            self._release_all()  # nothing more is promised before the tracker has been told all
         if self.gate.is_open and not self.stopped:
             for front in self.fronts:
                 front.ran()
@@ -185,13 +199,15 @@ class BatchQuery(FunctionQuery):
         with within(self._place(epoch)):
             outcomes, spark = list[Outcome](), batch.sparkSession
             if self._manifest is not None:
-                self._manifest.begin()
+                self._manifest.begin(run.away)
             batch_input = self._input(batch, run, epoch)
             try:
                 result = self.processor.process(batch_input, run, epoch, spark)
                 if result is not None:
                     report = run.report(epoch)
                     result.add_to(report, batch_input, self._read.stream.input.rule)
+                    if self._manifest is not None:
+                        run.unsent = self._manifest.unsent
                     outcomes = run.send(report, epoch)
                     self.processor.reported(run, epoch, spark)
             except Exception as error:

@@ -313,6 +313,8 @@ class Follower:
             TrackerUnavailable: no answer.
         """
         with self._asking:
+            if self.query.run.away:
+                return  # first the tracker is told of all that was committed
             mode, former = self.query.run.drains(), self.rest
             self._cancelled |= mode is None
             if mode is None:
@@ -343,6 +345,8 @@ class Follower:
             pause = _LOOK_EVERY
             try:
                 goes_on = self.query.keep_up()
+                if self._releaser is not None and goes_on and self.query.run.away:
+                    self._releaser.look()
                 if goes_on and time.monotonic() >= self._ask_at:
                     with suppress(TrackerUnavailable):  # nothing waits for the answer but the next look
                         self._ask()
@@ -399,6 +403,10 @@ class Releaser:
         self._news.set()  # there may be some since the query ran last
         for thread in self._threads:
             thread.start()
+
+    def look(self) -> None:
+        """Look whether there is something to do, though nothing was announced."""
+        self._news.set()
 
     def stop(self) -> None:
         """Release nothing any more; what is under way goes on to its end."""

@@ -108,6 +108,12 @@ class _Families:
             ("job_name",),
             registry=registry,
         )
+        self.kept = Gauge(
+            "tracker_spark_kept_batches",
+            "Batches whose reports wait in checkpoints for a tracker that is away.",
+            ("job_name",),
+            registry=registry,
+        )
 
 
 _lock = threading.Lock()
@@ -136,15 +142,17 @@ class JobMetrics:
         self._families = _of(registry)
         self._job = job
 
-    def watch(self, queries: Callable[[], int], drains: Callable[[], bool]) -> None:
+    def watch(self, queries: Callable[[], int], drains: Callable[[], bool], kept: Callable[[], int]) -> None:
         """Show with each scrape what goes on then.
 
         Args:
             queries: how many queries run.
             drains: whether a drain is not over.
+            kept: how many batches the tracker has not been told of.
         """
         self._families.queries.labels(self._job).set_function(queries)
         self._families.drains.labels(self._job).set_function(drains)
+        self._families.kept.labels(self._job).set_function(kept)
 
     def query(self, name: str | None) -> QueryMetrics:
         """Return the metrics of a query.

@@ -153,6 +153,11 @@ class TrackedQuery:
             self._opened.set()
 
     @property
+    def kept(self) -> int:
+        """Return how many of its batches the tracker has not been told of."""
+        return 0 if self._run is None else self._run.kept
+
+    @property
     def progress(self) -> tuple[int | None, int]:
         """The last batch that Spark has committed, and how often it has done something between two."""
         return self.run.last_epoch, 0
@@ -205,6 +210,7 @@ class TrackedQuery:
         if self._closed or self._run is None:
             return not self._closed
         self.report_commits()
+        self.catch_up()
         if self._run.failure is None:
             self._announce(self._run)
         now = time.monotonic()
@@ -215,6 +221,16 @@ class TrackedQuery:
                     self.ended()
                 return not self.close(patient=False)
         return True
+
+    def catch_up(self) -> None:
+        """Tell a tracker that is back what was kept for it meanwhile.
+
+        Raises:
+            TrackerError: the tracker refuses it.
+            TrackerUnavailable: no answer; to be called again.
+        """
+        while self.run.away and not self.run.deliver_next():
+            pass
 
     def ended(self) -> None:
         """Do what is left when Spark's query has ended by itself, or was stopped."""
@@ -417,7 +433,7 @@ class FunctionQuery(TrackedQuery):
             if run.failure is not None:
                 raise explained(run.failure)
             if not self._swept:
-                if run.is_current():
+                if run.unless_away(run.is_current):
                     self.sweep(run.query)
                 ask_for_latest_offsets(batch.sparkSession, run.query)
                 self._swept = True

@@ -29,6 +29,7 @@ class JobSettings:
         mode: who counts rows.
         max_away: how long a query may be stopped while the tracker keeps its ends for it; None: 30 days.
         remember: how long the tracker remembers names that have ended; None: as long as there is the job.
+        outbox: whether reports are kept in the checkpoint while the tracker is away.
     """
 
     job: str
@@ -36,6 +37,7 @@ class JobSettings:
     mode: CountingMode
     max_away: timedelta | None
     remember: timedelta | None = None
+    outbox: bool = False
 
 
 @dataclass(frozen=True, eq=False)

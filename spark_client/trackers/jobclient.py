@@ -21,6 +21,8 @@ from tracker.client import (
     SubstreamStatus,
     TrackerClient,
 )
+from tracker.contract.answers import Reported
+from tracker.contract.commands import Contents
 from tracker.contract.promises import CommitPromise
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ class JobProducer(Protocol):
 
     def epoch(self, epoch: int | None = None) -> Report:
         """Return an empty report."""
+        ...
+
+    def deliver(self, epoch: int, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+        """Send a report that was made before."""
         ...
 
     def commit(

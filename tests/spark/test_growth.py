@@ -19,6 +19,7 @@ from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, remove, sweep, write_first, write_json
 from spark_client.storage.folder import Folder
+from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
 
 
@@ -62,7 +63,8 @@ def _run(path: Path, batches: int, at: Callable[[PartialState], None]) -> None:
         for substream in ended:
             del open_since[substream]
         open_since.update(dict.fromkeys(mine, epoch))
-        state.compact(epoch, epoch - 1, lambda _: Rows())  # type: ignore[arg-type, return-value]
+        state.begin(epoch, Place.of([epoch], ["log"]), epoch - 1)
+        state.compact(epoch, lambda _: Rows())  # type: ignore[arg-type, return-value]
         state.publish(epoch)
         at(state)
 

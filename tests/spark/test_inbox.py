@@ -83,7 +83,7 @@ def goes_through(
         if dies:
             return False
         if done.batch is not None:
-            driver.state.compact(done.batch, done.batch - 1, lambda _: Rows())  # type: ignore[arg-type, return-value]
+            driver.state.compact(done.batch, lambda _: Rows())  # type: ignore[arg-type, return-value]
         driver.state.publish(epochs - 1 if done.batch is None else done.batch)
         released.update(taken)
         return done.batch == batch

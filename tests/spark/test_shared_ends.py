@@ -73,7 +73,7 @@ def test_each_row_is_in_one_result_of_each_kind_or_late(tmp_path: Path, rule: Su
             release = Release(rule, tmp_path)
         state = release.state
         state.load(epoch)
-        ends = release.ends.read(list(events(unread, pending)), QUERY)
+        ends = release.ends.read(list(events(unread, pending)), QUERY, state.epoch)
         unread, pending = [], set()
         set_aside += ends.late_rows
         for group, some in ends.groups.items():
@@ -129,17 +129,17 @@ def test_a_day_waits_for_its_hours_and_shows_what_a_drain_closed(tmp_path: Path)
         groups = found.groups.items()
         return {(group.level, str(dict(group.marks)["_completeness"])): {*pieces} for group, pieces in groups}
 
-    found = ends.read(events([day], set()), QUERY)
+    found = ends.read(events([day], set()), QUERY, 0)
     assert windows(found) == {}, "another tracker's hours are open yet"
     ends.settle(found)
     state.publish(1)
     release = Release(NESTED, tmp_path)
     release.state.load(2)
-    found = release.ends.read(events([hour], set()), QUERY)
+    found = release.ends.read(events([hour], set()), QUERY, 1)
     assert windows(found) == {(0, "whole"): {first}}
     release.ends.settle(found)
     last = NESTED.tracked_as(second)[0]
-    found = release.ends.read(events([last], set(), by_drain=True), QUERY)
+    found = release.ends.read(events([last], set(), by_drain=True), QUERY, 1)
     assert windows(found) == {(0, "drained"): {second}, (1, "whole"): {first, second}}
     release.ends.settle(found)
     assert release.state.substreams == set()
@@ -159,8 +159,8 @@ def test_a_drain_that_failed_before_publication_begins_again(tmp_path: Path, rul
     def begun() -> tuple[object, ...]:
         state.load(1)
         before = state.bad, state.place
-        state.begin(state.acts, Place.of([5], ["log"]))
-        found = release.ends.read(drain, QUERY)
+        state.begin(state.acts, Place.of([5], ["log"]), 0)
+        found = release.ends.read(drain, QUERY, 0)
         return before, found.groups, found.gone, found.receipts, dict(state.ended), dict(state.drained)
 
     known = begun()

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.storage.folder import Folder
+from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
 
 pytestmark = pytest.mark.spark
@@ -64,7 +65,8 @@ def test_a_substream_has_rows_if_any_of_its_parts_has(spark: SparkSession, tmp_p
         state.publish(epoch)
     known = {"both": True, "neither": False, "other": True}
     assert has_rows(state) == known
-    state.compact(3, 2, lambda found: spark.range(sum(len(each.substreams) for each in found)))
+    state.begin(0, Place.of([1], ["log"]), 2)
+    state.compact(3, lambda found: spark.range(sum(len(each.substreams) for each in found)))
     state.publish(3)
     again = PartialState(Folder(tmp_path))
     again.load(4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
 from operator import index
 from typing import TypeAlias
 
@@ -329,8 +328,12 @@ class Report:
             TrackerError: as `report`; the messages before stay staged.
             TrackerUnavailable: as `report`.
         """
-        names = (unit if number == 0 else f"{unit}+{number}" for number in count())
-        return [(name, self._send(piece, [name], False)) for piece, name in zip(split(self._contents()), names)]  # noqa: B905
+        return [(name, self._send(piece, [name], False)) for name, piece in self.pieces(unit, split)]
+
+    def pieces(self, unit: str, split: Callable[[Contents], Iterable[Contents]]) -> Iterator[tuple[str, Contents]]:
+        """Yield the messages of `report_in_pieces`, each with its unit, and send nothing."""
+        for number, piece in enumerate(split(self._contents())):
+            yield unit if number == 0 else f"{unit}+{number}", piece
 
     def _contents(self) -> Contents:
         cells, xor, sent, received = combined([*self._columns, *cells_of(self._cells)])
