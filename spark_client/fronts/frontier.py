@@ -68,6 +68,9 @@ class BoundedOutOfOrderness(Front):
             move `Advanced`, since a scope may yet appear.
         each: ``"batch"``: promise with each batch; ``"run"``: when a run with ``trigger(availableNow=True)`` has read
             all that there is, of all its batches. So the order in which a night's files are read makes no row late.
+        ahead: how far beyond the machine's clock a row's time may be. One that is further ahead moves no promise, so a
+            wrong clock at one device makes no honest row late: the row counts in its own window, which ends when other
+            rows get there. None: every row moves it, as where times are scheduled ones.
 
     >>> BoundedOutOfOrderness("10 minutes", partition="partition", partitions=4).names      # doctest: +SKIP
     ['flights/0', 'flights/1', 'flights/2', 'flights/3']
@@ -83,6 +86,7 @@ class BoundedOutOfOrderness(Front):
         partitions: int = 1,
         per_scope: bool = False,
         each: Literal["batch", "run"] = "batch",
+        ahead: Duration | None = "5 minutes",
     ) -> None:
         self._allowed = allowed_delay
         self._delay = 0
@@ -91,6 +95,7 @@ class BoundedOutOfOrderness(Front):
         self._partition = partition
         self._partitions = partitions
         self._per_scope = per_scope
+        self._ahead = ahead
         check_choice("Frontier: each", each, "batch", "run")
         self.after_runs = each == "run"
         if self.after_runs:
@@ -98,7 +103,8 @@ class BoundedOutOfOrderness(Front):
 
     def __repr__(self) -> str:
         each = ", each='run'" if self.after_runs else ""
-        return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope}{each})"
+        ahead = "" if self._ahead == "5 minutes" else f", ahead={self._ahead!r}"
+        return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope}{each}{ahead})"
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
@@ -110,6 +116,10 @@ class BoundedOutOfOrderness(Front):
         self.moves_progress = not self._per_scope and not self.after_runs
         self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, "Frontier's delay")
         self._time = source.rule.micros(source.time)
+        if self._ahead is not None:
+            far = durations.not_negative(source.rows.sparkSession, self._ahead, "Frontier's ahead")
+            now = F.current_timestamp().cast(source.rows.select(source.time).schema[0].dataType)
+            self._time = F.when(self._time <= source.rule.micros(now) + far, self._time)
 
     @property
     def reads(self) -> frozenset[str] | None:

@@ -126,3 +126,37 @@ def test_a_promise_by_scope_without_scopes_is_one_for_all(
     source = tracking.source(feed.stream(spark), "in", window=("ts", "10 minutes"), front=front)
     tracking.with_watermark(source, "ts", "windows")  # which takes promises for all scopes alone
     tracking.stop()
+
+
+@pytest.mark.parametrize("per_scope", [False, True])
+@pytest.mark.parametrize("ahead", ["5 minutes", None])
+def test_a_clock_that_is_ahead_makes_no_honest_row_late(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, per_scope: bool, ahead: Any
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = start(tracking, feed, Frontier("0 seconds", per_scope=per_scope, ahead=ahead), tmp_path)
+    feed.put(row(1, 1), row(2, 60 * 24 * 365 * 200))
+    feed.put(row(3, 2))
+    feed.put(row(4, 30))
+    assert released(tracking, tmp_path) == ([("a", 0, 1)] if ahead is None else [("a", 0, 2)])
+    assert tracking.late(str(tmp_path / "cp")).count() == (2 if ahead is None else 0)
+    tracking.finish(source)
+    tracking.process_all_available()
+    assert sum(rows for *_, rows in released(tracking, tmp_path)) == (2 if ahead is None else 4)
+    tracking.stop()
+
+
+def test_a_frontier_compares_times_without_a_zone_with_the_sessions_clock(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    shift = F.expr("timestampdiff(SECOND, timestamp'2024-01-01', localtimestamp()) + amount")  # of the feed's first day
+    raw = feed.stream(spark).withColumn("at", F.to_timestamp_ntz("ts") + F.make_dt_interval(secs=shift))
+    source = tracking.source(raw, "in", window=("at", "1 day"), front=Frontier("0 seconds"))
+    writer = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
+    writer.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+    feed.put(row(1, 0, amount=-3 * 86_400), row(2, 0, amount=3 * 86_400))
+    feed.put(row(3, 0, amount=-3 * 86_400), row(4, 0, amount=-86_400))
+    tracking.process_all_available()
+    assert [r[0] for r in rows_of(tmp_path / "out", spark, "rows")] == [2]
+    tracking.stop()
