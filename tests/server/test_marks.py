@@ -292,12 +292,14 @@ def test_a_record_with_the_number_of_a_lost_one_is_replayed(tmp_path: Path, dire
     assert left == old[:2] + new
 
 
+@pytest.mark.parametrize("goes_on", [False, True], ids=["alone", "another goes on"])
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "unanswered"])
 @pytest.mark.parametrize("kind", ["file", "objects", pytest.param("redis", marks=needs_redis)])
 def test_only_a_left_out_record_that_was_answered_changes_log_ids_later(
-    tmp_path: Path, directory: Place, kind: str, monkeypatch: pytest.MonkeyPatch, answered: bool
+    tmp_path: Path, directory: Place, kind: str, monkeypatch: pytest.MonkeyPatch, answered: bool, goes_on: bool
 ) -> None:
-    """The start that leaves the record out ends before its own record; a later one then does what it had to do."""
+    """The start that leaves the record out ends before its own record; a later one then does what it had to do, even
+    where the store has lost that start's claim, and the leader before it has gone on."""
 
     def fail(*_: object) -> int:
         raise JournalError("the disk is broken")
@@ -319,6 +321,10 @@ def test_only_a_left_out_record_that_was_answered_changes_log_ids_later(
             broken.setattr(journal, "append", fail)
             with pytest.raises(JournalError, match="broken"):
                 recover(journal, 1, 10, answered, frozenset({number} if answered else {}))
+        if goes_on:
+            with closing(open_journal(where)) as journal:
+                list(journal.recover().records)
+                journal.append([Record(Method.TICK, 5, b"x")])
         for _ in range(2):
             with closing(open_journal(where)) as journal:
                 recover(journal, 1, 10)
