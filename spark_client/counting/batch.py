@@ -244,7 +244,7 @@ class BatchInput:
         if self._front is not None:
             grouped = self.plan.observed is None
             promises = self._front.of_groups(groups or []) if grouped else self._front.of_observed(self._seen())
-            promises.add_to(report, self._front.names[0])
+            promises.add_to(report)
 
     def _seen(self) -> Mapping[str, Any]:
         aggregates = self.plan.observed

@@ -109,14 +109,13 @@ class TaskPromises:
         promiser: what makes promises of the greatest of each substream.
     """
 
-    front: str
     values: tuple[str, ...]
     promiser: Promiser
 
     @classmethod
     def of(cls, front: Front) -> TaskPromises:
         """Return those of a front that is bound to its source."""
-        return cls(front.name, tuple(front.values()), front.promiser)
+        return cls(tuple(front.values()), front.promiser)
 
     @property
     def columns(self) -> list[str]:
@@ -223,7 +222,7 @@ class ExecutorProbe:
             groups = groups_of(folded, self.rule)
             add_groups(report, self.segment, self.direction, groups, self.rule)
             if self.promises is not None:
-                self.promises.promiser(groups).add_to(report, self.promises.front)
+                self.promises.promiser(groups).add_to(report)
             unit = f"{place}#{task.taskAttemptId()}" if self.seals else place
             pieces = list(report.pieces(unit, partial(split, largest=self.largest)))
             units = [name for name, _ in pieces]

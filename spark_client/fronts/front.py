@@ -22,9 +22,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column
 from spark_client.errors import UsageError
 from spark_client.storage.folder import Folder
-from spark_client.windows.belonging import Condition
+from spark_client.windows.belonging import Condition, partition_within
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Expected, Finish, Frontier, Report
 from tracker.contract.promises import CommitPromise
@@ -40,19 +41,23 @@ _PATIENCE: Final = 60.0  #: seconds for which a look may fail, before the query 
 
 @dataclass(slots=True)
 class Promises:
-    """The promises that a batch lets a source make."""
+    """The promises that a batch lets a source make.
 
-    closed: list[Substream] = field(default_factory=list)
+    Attributes:
+        closed: substreams, each with the front that closes it.
+    """
+
+    closed: list[tuple[str, Substream]] = field(default_factory=list)
     frontiers: list[Frontier] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.closed or self.frontiers)
 
-    def add_to(self, report: Report, front: str) -> None:
+    def add_to(self, report: Report) -> None:
         """Put the promises into the report of the epoch that made them."""
         for frontier in self.frontiers:
             report.frontier(frontier.front, frontier.time, frontier.scope)
-        for scope, name, end_time in self.closed:
+        for front, (scope, name, end_time) in self.closed:
             report.close(scope, name, end_time, front)
 
 
@@ -80,6 +85,56 @@ class SourceRows(NamedTuple):
     scope: Column
     key: Column
     time: Column | None
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """Partitions that a source's rows come from. Each is a front of its own, and all of them are waited for.
+
+    Args:
+        column: with the number of a row's partition, from 0; None: the source is one.
+        number: how many there are.
+        front: the kind of front, for messages.
+
+    Raises:
+        UsageError: one was given without the other.
+    """
+
+    column: ColumnOrName | None
+    number: int
+    front: str
+
+    def __post_init__(self) -> None:
+        if (self.column is None) != (self.number == 1) or self.number < 1:
+            raise UsageError(f"{self.front}: give partition='column' and partitions=n (2 or more) together, or neither")
+
+    @property
+    def columns(self) -> list[ColumnOrName]:
+        """The column, if there is one."""
+        return [] if self.column is None else [self.column]
+
+    def conditions(self, rows: DataFrame) -> list[Condition]:
+        """Return what has to hold for a row: its partition was declared.
+
+        Raises:
+            UsageError: the rows have no such column.
+        """
+        return [partition_within(rows, each, self.number, f"{self.front}(partition)") for each in self.columns]
+
+    def names(self, source: str) -> list[str]:
+        """Return the names of the fronts of a source."""
+        return [source] if self.column is None else [f"{source}/{number}" for number in range(self.number)]
+
+    def split(self, value: Column) -> list[Column]:
+        """Return a value of a row for each partition: null in all but the row's own."""
+        if self.column is None:
+            return [value]
+        return [F.when(self.of_row == number, value) for number in range(self.number)]
+
+    @property
+    def of_row(self) -> Column:
+        """The number of a row's partition."""
+        return F.lit(0) if self.column is None else column(self.column)
 
 
 class Front:

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column, names_of, resolve
+from spark_client.columns import ColumnOrName, names_of
 from spark_client.errors import UsageError, check_choice
-from spark_client.fronts.front import Front, Group, LiveFront, Promiser, Promises, SourceRows
+from spark_client.fronts.front import Front, Group, LiveFront, Partitions, Promiser, Promises, SourceRows
 from spark_client.storage.folder import Folder
 from spark_client.windows import durations, eventtime
-from spark_client.windows.belonging import Condition, partition_within
+from spark_client.windows.belonging import Condition
 from spark_client.windows.durations import Duration
 from tracker.client import Frontier
 
@@ -90,10 +90,7 @@ class BoundedOutOfOrderness(Front):
     ) -> None:
         self._allowed = allowed_delay
         self._delay = 0
-        if (partition is None) != (partitions == 1) or partitions < 1:
-            raise UsageError("Frontier: give partition='column' and partitions=n (2 or more) together, or neither")
-        self._partition = partition
-        self._partitions = partitions
+        self._partitions = Partitions(partition, partitions, "Frontier")
         self._per_scope = per_scope
         self._ahead = ahead
         check_choice("Frontier: each", each, "batch", "run")
@@ -104,14 +101,13 @@ class BoundedOutOfOrderness(Front):
     def __repr__(self) -> str:
         each = ", each='run'" if self.after_runs else ""
         ahead = "" if self._ahead == "5 minutes" else f", ahead={self._ahead!r}"
-        return f"Frontier({self._allowed!r}, partitions={self._partitions}, per_scope={self._per_scope}{each}{ahead})"
+        partitions = f"partitions={self._partitions.number}"
+        return f"Frontier({self._allowed!r}, {partitions}, per_scope={self._per_scope}{each}{ahead})"
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
         if source.time is None:
             raise UsageError("Frontier promises times: the source needs window=('time_column', '1 day')")
-        if self._partition is not None:
-            resolve(source.rows, self._partition, "Frontier(partition)")
         self._per_scope = self._per_scope and source.rule.scope is not None  # without scopes there is one
         self.moves_progress = not self._per_scope and not self.after_runs
         self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, "Frontier's delay")
@@ -123,27 +119,20 @@ class BoundedOutOfOrderness(Front):
 
     @property
     def reads(self) -> frozenset[str] | None:
-        return names_of([] if self._partition is None else [self._partition])
+        return names_of(self._partitions.columns)
 
     def conditions(self, rows: DataFrame) -> list[Condition]:
-        if self._partition is None:
-            return []
-        return [partition_within(rows, self._partition, self._partitions)]
+        return self._partitions.conditions(rows)
 
     @property
     def names(self) -> list[str]:
-        if self._partition is None:
-            return [self.name]
-        return [f"{self.name}/{partition}" for partition in range(self._partitions)]
+        return self._partitions.names(self.name)
 
     def observed(self) -> dict[str, Column] | None:
         return None if self._per_scope else self.grouped()
 
     def values(self) -> dict[str, Column]:
-        if self._partition is None:
-            return {"_newest_0": self._time}
-        partition = column(self._partition)
-        return {f"_newest_{number}": F.when(partition == number, self._time) for number in range(self._partitions)}
+        return {f"_newest_{number}": time for number, time in enumerate(self._partitions.split(self._time))}
 
     @property
     def promiser(self) -> Promiser:

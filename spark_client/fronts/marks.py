@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -11,7 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.fronts.front import Front, Group, Promiser, Promises, SourceRows
+from spark_client.fronts.front import Front, Group, Partitions, Promiser, Promises, SourceRows
+from spark_client.windows.belonging import Condition
 
 _OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more are read by an action of their own
 
@@ -21,6 +23,9 @@ class Marks(Front):
 
     Args:
         last: a boolean column. A substream is closed with the batch in which it is true in one of its rows.
+        partition: the column with the part of the source that a row came from, such as an uploader, 0 to
+            `partitions` - 1. Each part marks its own last row of a substream, which is closed when all parts have.
+        partitions: how many there are; each is a front of its own.
 
     >>> Marks("is_last")
     Marks('is_last')
@@ -28,15 +33,24 @@ class Marks(Front):
 
     trusts = "the marked row is not followed by others of its substream in later batches"
 
-    def __init__(self, last: ColumnOrName) -> None:
+    def __init__(self, last: ColumnOrName, partition: ColumnOrName | None = None, partitions: int = 1) -> None:
         self._last = last
+        self._partitions = Partitions(partition, partitions, "Marks")
 
     def __repr__(self) -> str:
-        return f"Marks({self._last!r})"
+        parts = "" if self._partitions.column is None else f", partitions={self._partitions.number}"
+        return f"Marks({self._last!r}{parts})"
 
     @property
     def reads(self) -> frozenset[str] | None:
-        return names_of([self._last])
+        return names_of([self._last, *self._partitions.columns])
+
+    def conditions(self, rows: DataFrame) -> list[Condition]:
+        return self._partitions.conditions(rows)
+
+    @property
+    def names(self) -> list[str]:
+        return self._partitions.names(self.name)
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
@@ -63,26 +77,29 @@ class Marks(Front):
     @property
     def _named(self) -> list[Column]:
         scope, key = self._keys
-        return [scope.alias("scope"), key.alias("key")]
+        return [scope.alias("scope"), key.alias("key"), self._partitions.of_row.cast("int").alias("part")]
 
     @property
     def _marked(self) -> Column:
         return column(self._last) & self._keys[1].isNotNull()
 
     def values(self) -> dict[str, Column]:
-        return {"_last": column(self._last)}
+        return {f"_last_{number}": last for number, last in enumerate(self._partitions.split(column(self._last)))}
 
     @property
     def promiser(self) -> Promiser:
-        return _marked
+        return partial(_marked, self.names)
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
         keys = row.get("keys")
         if keys is None:
-            keys = [(mark.get("scope"), mark.get("key")) for mark in json.loads(row["marked"] or "[]")]
-        return Promises(closed=[self.rule.substream(scope, key) for scope, key in keys])
+            marks = json.loads(row["marked"] or "[]")
+            keys = [(mark.get("scope"), mark.get("key"), mark.get("part")) for mark in marks]
+        names = self.names
+        return Promises([(names[part], self.rule.substream(scope, key)) for scope, key, part in keys])
 
 
-def _marked(groups: Sequence[Group]) -> Promises:
-    """Close the substreams of a batch that have a mark."""
-    return Promises(closed=[substream for substream, aggregates in groups if aggregates["_last"]])
+def _marked(names: Sequence[str], groups: Sequence[Group]) -> Promises:
+    """Close the substreams of a batch that have a mark, each for the front of the partition that has marked it."""
+    numbered = list(enumerate(names))
+    return Promises([(name, each) for each, marked in groups for number, name in numbered if marked[f"_last_{number}"]])

@@ -130,13 +130,14 @@ class Belonging:
         )
 
 
-def partition_within(df: DataFrame, value: ColumnOrName, partitions: int) -> Condition:
+def partition_within(df: DataFrame, value: ColumnOrName, partitions: int, what: str) -> Condition:
     """Return the condition that a row is of one of the partitions that its source was declared with.
 
     Args:
         value: the column of the partition's number.
+        what: has declared them, for messages.
     """
-    resolve(df, value, "Frontier(partition)")
+    resolve(df, value, what)
     sql = _sql(df, value)
     called = _called(df, value) if sql else "the partition"
     last = partitions - 1

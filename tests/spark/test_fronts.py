@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Marks, Tracking
+from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
@@ -159,4 +159,56 @@ def test_a_frontier_compares_times_without_a_zone_with_the_sessions_clock(
     feed.put(row(3, 0, amount=-3 * 86_400), row(4, 0, amount=-86_400))
     tracking.process_all_available()
     assert [r[0] for r in rows_of(tmp_path / "out", spark, "rows")] == [2]
+    tracking.stop()
+
+
+@pytest.mark.parametrize("probe", ["driver", "executors"])
+def test_a_window_closes_when_each_of_its_parts_has_marked_it(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: Any
+) -> None:
+    tracking = Tracking(spark, job, tracker.address, probe=probe)
+    start(tracking, feed, Marks("is_last", partition="part", partitions=3), tmp_path)
+    feed.put(row(1, 1, part=0, last=True), row(2, 2, part=1), row(3, 11, part=0, last=True))
+    feed.put(row(4, 3, part=2, last=True), row(5, 12, part=1, last=True))
+    assert released(tracking, tmp_path) == [], "one part has not come"
+    feed.put(row(6, 4, part=1, last=True))
+    assert released(tracking, tmp_path) == [("a", 0, 4)]
+    tracking.stop()
+    tracking = Tracking(spark, job, tracker.address, probe=probe)
+    start(tracking, feed, Marks("is_last", partition="part", partitions=3), tmp_path)
+    feed.put(row(7, 13, part=2, last=True))
+    assert released(tracking, tmp_path) == [("a", 0, 4), ("a", 10, 3)]
+    tracking.stop()
+
+
+def test_a_part_that_was_not_declared_fails_the_batch(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    start(tracking, feed, Marks("is_last", partition="part", partitions=2), tmp_path)
+    feed.put(row(1, 1, part=2, last=True))
+    with pytest.raises(TrackingError, match="part is no partition from 0 to 1"):
+        tracking.process_all_available()
+    tracking.stop()
+
+
+def test_partitions_are_given_with_their_number(spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="Marks: give partition='column' and partitions=n"):
+        Marks("is_last", partition="part")
+
+
+def test_a_part_more_is_declared_by_the_next_deployment_and_loses_nothing(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    start(tracking, feed, Marks("is_last", partition="part", partitions=2), tmp_path)
+    feed.put(row(1, 1, part=0, last=True), row(2, 2, part=1), row(3, 11, part=0, last=True))
+    tracking.process_all_available()
+    tracking.hand_over(timeout=600)
+    tracking = Tracking(spark, job, tracker.address, deployment="2")
+    start(tracking, feed, Marks("is_last", partition="part", partitions=3), tmp_path)
+    feed.put(row(4, 3, part=1, last=True), row(5, 4, part=2), row(6, 5, part=2))
+    assert released(tracking, tmp_path) == [], "the further part has not marked it"
+    feed.put(row(7, 6, part=2, last=True))
+    assert released(tracking, tmp_path) == [("a", 0, 6)]
     tracking.stop()
