@@ -197,11 +197,7 @@ class Tracking:
         self._running = Running(self.client, job, deployment, self._graph)
         self.pausing = threading.Lock()  #: who holds it may pause the queries
         if counting is not None:
-            counting.watch(
-                lambda: self._running.active,
-                lambda: self._running.drains,
-                lambda: sum(query.kept for query in self._running.queries),
-            )
+            counting.watch(self._running)
 
     def __repr__(self) -> str:
         return f"Tracking(job={self.job!r}, server={self.server!r}, deployment={self.deployment!r})"

@@ -43,7 +43,7 @@ def forget_shared(run: Run) -> None:
     Raises:
         TrackingError: the tracker cannot be reached.
     """
-    run.unsubscribe(_shared(run))
+    run.news.unsubscribe(_shared(run))
 
 
 def _shared(run: Run) -> str:
@@ -78,10 +78,10 @@ class RecordedCounts(GivenCounts):
         self._run = run
         files = _deployments(folder)
         name = f"{_shared(run)}/{segment}"
-        if not files and run.resume_epoch and run.acknowledged(name) is not None:
+        if not files and run.resume_epoch and run.news.acknowledged(name) is not None:
             raise torn(f"{folder} is empty", run.resume_epoch, checkpoint)
-        after = run.acknowledged(_shared(run)) or run.place
-        self._subscription = run.subscribe(after, [segment], None, name=name)
+        after = run.news.acknowledged(_shared(run)) or run.place
+        self._subscription = run.news.subscribe(after, [segment], None, name=name)
         own = next((number for number, each in files.items() if each.name == run.deployment), None)
         self._number = max(files, default=-1) + 1 if own is None else own
         before_it = [] if own is None else files[own].files
@@ -95,7 +95,7 @@ class RecordedCounts(GivenCounts):
         for number, each in files.items():
             (going_on if number == own or each.incarnation == run.incarnation else before).append(each)
         # Up to where the counts given before were said to be complete; None: nowhere, or the counts are unknown.
-        self._through = run.frontier(segment) if any(each.given for each in going_on) else None
+        self._through = run.news.frontier(segment) if any(each.given for each in going_on) else None
         self._known = {substream for each in going_on for substream in each.given}
         self._drained = self._drained_by(segment, {run.deployment, *(each.name for each in files.values())})
         self.done = {substream for each in before for substream in each.given}
@@ -130,7 +130,7 @@ class RecordedCounts(GivenCounts):
     def follow(self) -> None:
         if time.monotonic() >= self._acknowledge_at:
             self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
-            self._run.acknowledge_before_drain(self._subscription)
+            self._run.news.acknowledge_before_drain(self._subscription)
 
     def _drained_by(self, segment: str, deployments: Set[str]) -> dict[str, dict[Substream, int]]:
         """Return what only drains have closed, by deployment, with its elements; what is new of it is written down.
@@ -143,7 +143,7 @@ class RecordedCounts(GivenCounts):
             for deployment, entries in (self._folder.read(_DRAINED) or {}).items()
             if deployment in deployments
         }
-        events, last = self._run.events(self._subscription.acknowledged, None, [segment])
+        events, last = self._run.news.events(self._subscription.acknowledged, None, [segment])
         for event in events:
             kind = event.kind
             if (

@@ -7,6 +7,7 @@ and nothing ends without them.
 
 from __future__ import annotations
 
+import logging
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,8 @@ from tracker.contract.commands import Contents
 from tracker.contract.values import NO_END_TIME
 from tracker.wire.codec import read_report, write_report
 from tracker.wire.gen.tracker_pb2 import ReportRequest
+
+_log = logging.getLogger("spark_client")
 
 _FILE: Final = re.compile(r"(\d+)\.json")
 
@@ -42,12 +45,24 @@ class Outbox:
         folder: in the query's checkpoint.
         patience: seconds for which a tracker that cannot be reached is waited for before reports are kept; None: no
             report is kept, and the batch fails.
+
+    Attributes:
+        away: whether the tracker is away, or has not been told of all batches yet.
+        unsent: units of the epoch in hand that tasks could not send, as `packed` has made them.
     """
 
-    def __init__(self, folder: Folder, patience: float | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder | None = None, patience: float | None = None) -> None:
+        self._kept = folder
         self.patience = patience
-        self._epochs = sorted(int(found[1]) for name in folder.names() if (found := _FILE.fullmatch(name)))
+        names = [] if folder is None else folder.names()
+        self._epochs = sorted(int(found[1]) for name in names if (found := _FILE.fullmatch(name)))
+        self.away = bool(self._epochs)
+        self.unsent: Sequence[bytes] = ()
+
+    @property
+    def _folder(self) -> Folder:
+        assert self._kept is not None, "an outbox without a folder keeps nothing"
+        return self._kept
 
     def __len__(self) -> int:
         return len(self._epochs)
@@ -59,6 +74,23 @@ class Outbox:
     def first(self) -> int | None:
         """The oldest epoch that is kept; None: there is none."""
         return self._epochs[0] if self._epochs else None
+
+    def first_up_to(self, epoch: int) -> int:
+        """Return the first epoch up to this one that the tracker has not been told of."""
+        return epoch if self.first is None else min(self.first, epoch)
+
+    def settled(self, epoch: int) -> int:
+        """Return the last epoch up to this one that has taken effect at the tracker, or does when it is committed."""
+        return self.first_up_to(epoch + 1) - 1
+
+    def leave(self, query: str, error: BaseException) -> None:
+        """Go on without the tracker."""
+        _log.warning(
+            "query %s goes on without the tracker: results wait, and reports are kept in the checkpoint: %s",
+            query,
+            error,
+        )
+        self.away = True
 
     def keep(self, epoch: int, kept: KeptEpoch) -> None:
         """Keep the reports of an epoch, in place of those of an earlier attempt."""
@@ -76,6 +108,8 @@ class Outbox:
     def remove(self, epochs: Iterable[int]) -> None:
         """Forget epochs: the tracker has them, or Spark has not committed them."""
         gone = set(epochs)
+        if not gone:
+            return
         self._folder.delete(map(_name, gone))
         self._epochs = [epoch for epoch in self._epochs if epoch not in gone]
 

@@ -12,26 +12,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from spark_client.advice import advice, explained
+from spark_client.advice import advice
+from spark_client.counting.news import DRAINS, ONE_ATTEMPT, JobNews
 from spark_client.counting.outbox import KeptEpoch, Outbox, packed, unpacked
 from spark_client.errors import TrackingError, torn
 from spark_client.fronts.front import LiveFront
 from spark_client.plan.batches import BatchId
 from spark_client.storage.folder import Folder
-from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
+from spark_client.trackers.eventlogs import newest
 from spark_client.trackers.jobclient import JobClient, JobProducer
-from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
 from tracker.client import (
     DrainMode,
-    DrainState,
-    Event,
     Expected,
     Finish,
     Frontier,
@@ -39,7 +36,6 @@ from tracker.client import (
     Report,
     TrackerError,
     TrackerUnavailable,
-    Watch,
 )
 from tracker.client.pieces import Largest, split
 from tracker.contract.commands import Contents
@@ -53,9 +49,6 @@ _log = logging.getLogger("spark_client")
 DRIVER_UNIT = "driver"
 _LOG = "log.json"  #: of a checkpoint: the name of the job's log
 BETWEEN = ".between"  #: after a query's id: the producer of what it sends on between two batches
-ONE_ATTEMPT = 5.0  #: seconds that an attempt may take that its caller makes again
-
-_DRAINS = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT, DrainState.DRAINED})
 
 _FIRST_PAUSE = 0.05  #: seconds between two attempts to reach a tracker that is away; they double up to
 _LONGEST_PAUSE = 1.0
@@ -90,20 +83,17 @@ class Run:
         self.client = client
         # For what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
         self._impatient = client.with_patience(ONE_ATTEMPT, 0)
-        self._logs = EventLogs(client, job)
-        self._outbox = outbox
-        if outbox is not None:
-            outbox.remove_from(resume_epoch)
-        self.away = bool(outbox)  #: the tracker is away, or has not been told of all batches yet
-        with self._explaining():
+        self.news = JobNews(client, job, query)
+        self.outbox = Outbox() if outbox is None else outbox
+        self.outbox.remove_from(resume_epoch)
+        with self.news.explaining():
             self._producer: JobProducer = client.open_producer(
-                job, query, run, resume_epoch=self._untold(resume_epoch), seals=seals
+                job, query, run, resume_epoch=self.outbox.first_up_to(resume_epoch), seals=seals
             )
-            statuses = self._logs.statuses()
+            statuses = self.news.statuses()
         self._once = self._impatient.producer(job, query, run, keep_apart=seals)
         self.largest = Largest.by(client.server_info().limits)
         self._units: list[str] = []  # of the driver, in the epoch in hand
-        self.unsent: Sequence[bytes] = ()  #: units of the epoch in hand that tasks could not send, see `packed`
         self.resume_epoch = resume_epoch
         self.deployment = statuses[0].spec.deployment
         self.incarnation = statuses[0].incarnation  #: how often the job had started afresh, after drains
@@ -174,14 +164,11 @@ class Run:
         """
         pieces = list(report.pieces(DRIVER_UNIT, partial(split, largest=self.largest)))
         self._units = [unit for unit, _ in pieces]
-        if self.unsent:
-            self.away = True
+        self.outbox.away |= bool(self.outbox.unsent)
         answers = self.unless_away(lambda: [self._deliver(self._producer, epoch, *piece) for piece in pieces])
         if answers is None:
-            assert self._outbox is not None
-            units = [*self.unsent, *(packed(*piece) for piece in pieces)]
             with self._lock:
-                self._outbox.keep(epoch, KeptEpoch(units))
+                self.outbox.keep(epoch, KeptEpoch([*self.outbox.unsent, *(packed(*piece) for piece in pieces)]))
             return []
         self.expect(epoch)
         return answers
@@ -209,12 +196,16 @@ class Run:
             return True
 
         if self.unless_away(call) is None:
-            assert self._outbox is not None
             with self._lock:
-                kept = self._outbox.read(epoch) if epoch in self._outbox else KeptEpoch([])
-                self._outbox.keep(epoch, kept._replace(sealed=sealed))
+                kept = self.outbox.read(epoch) if epoch in self.outbox else KeptEpoch([])
+                self.outbox.keep(epoch, KeptEpoch(kept.units, sealed))
 
     # ---------------------------------------------------------------- while the tracker is away
+
+    @property
+    def away(self) -> bool:
+        """Return whether the tracker is away, or has not been told of all batches yet."""
+        return self.outbox.away
 
     def unless_away(self, ask: Callable[[], _T]) -> _T | None:
         """Return what the tracker answers; None: it is away, and the batch goes on without.
@@ -225,46 +216,34 @@ class Run:
         if self.away:
             return None
         try:
-            with self._explaining():
+            with self.news.explaining():
                 return ask()
         except TrackingError as error:
-            if self._outbox is None or self._outbox.patience is None or not _is_away(error):
+            if self.outbox.patience is None or not _is_away(error):
                 raise
-            self._leave(error)
+            self.outbox.leave(self.query, error.__cause__ or error)
             return None
 
-    def _leave(self, error: Exception) -> None:
-        _log.warning(
-            "query %s goes on without the tracker: results wait, and reports are kept in the checkpoint: %s",
-            self.query,
-            error.__cause__ or error,
-        )
-        self.away = True
-
-    def _untold(self, epoch: int) -> int:
-        """Return the first epoch up to this one that the tracker has not been told of: it is kept."""
-        first = None if self._outbox is None else self._outbox.first
-        return epoch if first is None else min(first, epoch)
-
-    @property
-    def kept(self) -> int:
-        """Return of how many epochs the tracker has not been told."""
-        return 0 if self._outbox is None else len(self._outbox)
-
-    def told(self, epoch: int) -> int:
-        """Return the last epoch up to this one that has taken effect at the tracker, or does when it is committed."""
-        return self._untold(epoch + 1) - 1
-
     def answers(self) -> bool:
-        """Return whether a tracker that was away answers again, and has been told what was committed before."""
-        with self._lock:
-            try:
-                self._impatient.get_drain(self.job)
-                if self.last_epoch is not None:
-                    self._commit(self.last_epoch)
-            except TrackerUnavailable:
-                return False
+        """Return whether a tracker that was away answers again."""
+        try:
+            self._impatient.get_drain(self.job)
+        except TrackerUnavailable:
+            return False
+        except TrackerError:
+            pass  # it refuses: who calls it next finds out
         return True
+
+    def settle(self) -> None:
+        """Have what Spark has committed take effect, as far as nothing before it is kept. One attempt.
+
+        Raises:
+            TrackerError: the tracker refuses; the run has failed then.
+            TrackerUnavailable: no answer; to be called again.
+        """
+        with self._lock:
+            if self.last_epoch is not None:
+                self._commit(self.last_epoch)
 
     def deliver_next(self) -> bool:
         """Send the oldest of the committed epochs that are kept, once those before it have taken effect. One attempt.
@@ -277,22 +256,23 @@ class Run:
             TrackerUnavailable: no answer; to be called again.
         """
         with self._lock:
-            last, first = self.last_epoch, None if self._outbox is None else self._outbox.first
-            if last is not None:
-                self._commit(last)
-            if self._outbox is not None and first is not None:
+            self.settle()
+            last, first = self.last_epoch, self.outbox.first
+            if first is None:
+                self._impatient.get_drain(self.job)  # which raises if the tracker is away yet
+            else:
                 if last is None or first > last:
                     return True
-                units, sealed = self._outbox.read(first)
+                units, sealed = self.outbox.read(first)
                 with self._failing():
                     for unit in units:
                         self._deliver(self._once, first, *unpacked(unit))
                     if sealed is not None:
                         self._once.commit(first, units=sealed, seal=True)
                 self.expect(first)
-                self._outbox.remove([first])
-                self._commit(last)
-            self.away = bool(self._outbox)
+                self.outbox.remove([first])
+                self.settle()
+            self.outbox.away = bool(self.outbox)
             if not self.away:
                 _log.info("query %s: the tracker is back, and has been told all that was kept", self.query)
             return not self.away
@@ -305,7 +285,7 @@ class Run:
             TrackerUnavailable: no answer.
         """
         drain = self._impatient.get_drain(self.job)
-        return drain.mode if drain.state in _DRAINS and drain.deployment == self.deployment else None
+        return drain.mode if drain.state in DRAINS and drain.deployment == self.deployment else None
 
     def is_current(self) -> bool:
         """Return whether no later run of the query has been opened.
@@ -313,7 +293,7 @@ class Run:
         Raises:
             TrackingError: the tracker cannot be reached.
         """
-        with self._explaining():
+        with self.news.explaining():
             producers = self.client.job(self.job).producers
         return any((status.producer, status.run) == (self.query, self.run) for status in producers)
 
@@ -348,7 +328,7 @@ class Run:
 
     def _commit(self, epoch: int, promises: Sequence[Frontier | Finish] = ()) -> None:
         """Have what is staged up to an epoch take effect, as far as nothing before it is kept."""
-        up_to = self.told(epoch)
+        up_to = self.outbox.settled(epoch)
         due = any(staged <= up_to for staged in self._staged)
         if due or promises:
             with self._failing():
@@ -372,13 +352,13 @@ class Run:
             TrackerError: it refuses; the run has failed then.
             TrackerUnavailable: no answer, and the query is being stopped.
         """
-        patience = None if self._outbox is None else self._outbox.patience
+        patience = self.outbox.patience
         try:
             self._patiently(lambda: self.committed(epoch), patience)
         except TrackerUnavailable as error:
             if patience is None or self._hurry.is_set():
                 raise
-            self._leave(error)
+            self.outbox.leave(self.query, error)
             self.committed(epoch)
 
     def promise(self, promises: Sequence[Frontier | Finish]) -> None:
@@ -421,7 +401,7 @@ class Run:
                 if self._closed:
                     return
                 try:
-                    self._once.close(resume_epoch=self._untold(resume_epoch))
+                    self._once.close(resume_epoch=self.outbox.first_up_to(resume_epoch))
                 except TrackerError as error:
                     if error.reason != Refusal.FENCED:  # another run has taken over: nothing is left to close
                         self.failure = error
@@ -470,9 +450,9 @@ class Run:
                 except TrackerUnavailable as error:
                     if not patient:
                         raise
-                    raise self._explained(error) from error
+                    raise self.news.explained(error) from error
                 except TrackerError as error:
-                    raise self._explained(error) from error
+                    raise self.news.explained(error) from error
                 if done is None:
                     return
                 front.promised(done)
@@ -486,7 +466,7 @@ class Run:
         except TrackerError as error:
             if error.reason == Refusal.EPOCH_STAGED:
                 return None
-            if error.reason != Refusal.EXPECT_CONFLICT or not (others := self.ended_otherwise(promises, patient)):
+            if error.reason != Refusal.EXPECT_CONFLICT or not (others := self.news.ended_otherwise(promises, patient)):
                 raise
             _passed_over(front, others)
             return list(others)
@@ -514,148 +494,6 @@ class Run:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 time.sleep(_FIRST_PAUSE)
-
-    # ---------------------------------------------------------------- what the job has
-
-    def subscribe(
-        self, after: Place, segments: Sequence[str], max_age: timedelta | None, name: str | None = None
-    ) -> Subscriptions:
-        """Have the trackers keep the query's events until they are acknowledged; under the query's id.
-
-        Args:
-            after: the place of a query that has no subscription yet.
-            max_age: for how long at most; None: as the tracker likes.
-            name: of the subscription; None: the query's id.
-
-        Raises:
-            TrackingError: a log is another one, or a tracker cannot be reached.
-        """
-        with self._explaining():
-            return self._logs.subscribe(name or self.query, after, segments, max_age)
-
-    def acknowledged(self, name: str) -> Place | None:
-        """Return up to where a subscription is acknowledged; None: there is none.
-
-        Raises:
-            TrackingError: a tracker cannot be reached.
-        """
-        with self._explaining():
-            return self._logs.acknowledged(name)
-
-    def unsubscribe(self, name: str) -> None:
-        """Remove a subscription, if there is one.
-
-        Raises:
-            TrackingError: a tracker cannot be reached.
-        """
-        with self._explaining():
-            self._logs.unsubscribe(name)
-
-    def frontier(self, front: str) -> int | None:
-        """Return the time that a front has promised for every scope; None: none.
-
-        Raises:
-            TrackingError: the tracker cannot be reached.
-        """
-        with self._explaining():
-            fronts = self.client.job(self.job).fronts
-        return next((status.frontiers.get("*") for status in fronts if status.front == front), None)
-
-    def acknowledge_before_drain(self, subscriptions: Subscriptions) -> None:
-        """Acknowledge all that has happened, unless the job drains.
-
-        Raises:
-            TrackingError: the tracker refuses.
-        """
-        try:
-            statuses = EventLogs(self._impatient, self.job).statuses()
-            if not any(status.drain.state in _DRAINS for status in statuses):
-                subscriptions.ack(newest(statuses), timeout=ONE_ATTEMPT)
-        except TrackerUnavailable:
-            return  # another time
-        except TrackerError as error:
-            raise self._explained(error) from error
-
-    def ended_of(self, substreams: Set[Substream], segment: str) -> dict[Substream, int | None]:
-        """Return which substreams have ended on a segment, and their elements; None: the tracker has forgotten them
-        since.
-
-        Raises:
-            TrackingError: the tracker cannot be reached.
-        """
-        with self._explaining():
-            known = {
-                (status.scope, status.name): next((s for s in status.segments if s.segment == segment), None)
-                for status in self.client.substreams(self.job, include_ended=True)
-            }
-        ended: dict[Substream, int | None] = {}
-        for substream in substreams:
-            account = known.get(substream[:2])
-            if substream[:2] not in known:
-                ended[substream] = None
-            elif account is not None and account.ended:
-                ended[substream] = account.sent
-        return ended
-
-    def ended_otherwise(self, promises: Iterable[CommitPromise], patient: bool) -> dict[Expected, int]:
-        """Return the promised counts of substreams that have ended with another count, and that one.
-
-        Args:
-            promises: those that are to be made.
-            patient: whether a tracker that is away is waited for.
-
-        Raises:
-            TrackerError: the tracker refuses.
-            TrackerUnavailable: it cannot be reached.
-        """
-        expected = [promise for promise in promises if isinstance(promise, Expected)]
-        counted = {
-            (status.scope, status.name, account.segment): account.expected_by
-            for status in (self.client if patient else self._impatient).substreams(self.job, include_ended=True)
-            for account in status.segments
-            if account.ended
-        }
-        found = {each: counted.get((each.scope, each.name, each.segment), {}).get(each.front) for each in expected}
-        return {each: count for each, count in found.items() if count is not None and count != each.elements}
-
-    def watch(self, segments: Sequence[str]) -> list[Watch]:
-        """Watch what is announced on some segments from now on, at each log."""
-        return [
-            client.watch(name, seq, segments, log_id=log_id)
-            for (client, name), seq, log_id in zip(self._logs.all, self.place.seqs, self.place.log_ids, strict=True)
-        ]
-
-    def look_for(self, kinds: tuple[type, ...], after: Place, segments: Sequence[str]) -> tuple[bool, Place]:
-        """Return whether something was announced on some segments; and the place up to which nothing was.
-
-        Raises:
-            TrackingError: a log is another one, or has lost some of it.
-        """
-        with self._explaining():
-            return self._logs.look_for(kinds, after, segments)
-
-    def events(self, after: Place, up_to: Place | None, segments: Sequence[str]) -> tuple[list[Event], Place]:
-        """Return what was announced on some segments in a range; and the place after it.
-
-        Args:
-            up_to: what comes up to it; None: up to the newest.
-
-        Raises:
-            TrackingError: a log is another one, or has lost that range.
-        """
-        with self._explaining():
-            return self._logs.read(after, up_to, segments)
-
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Raise what the tracker refuses, or that it cannot be reached, with what to do about it."""
-        try:
-            yield
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: Exception) -> TrackingError:
-        return explained(error, self.job, self.client.command_options)
 
 
 def _is_away(error: TrackingError) -> bool:

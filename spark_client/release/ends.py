@@ -36,7 +36,7 @@ class EpochEnds:
         results: rows that were written, by substream and revision, if that is asked for.
         released_rows: of how many rows the results are made.
         carried: a part with rows that are kept on, though what they were kept under has ended; None: there are none.
-        told: the last batch that this is about; of later ones the tracker had not been told yet.
+        settled: the last batch that this is about; of later ones the tracker had not been told yet.
     """
 
     groups: Mapping[RowGroup, Mapping[Substream, list[str]]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class EpochEnds:
     results: dict[tuple[Substream, int], int] = field(default_factory=dict)
     released_rows: int = 0
     carried: tuple[str, dict[Substream, RowTally]] | None = None
-    told: int = -1
+    settled: int = -1
 
     @property
     def over(self) -> set[Substream]:
@@ -103,12 +103,12 @@ class Ends(ABC):
         self._state = state
 
     @abstractmethod
-    def read(self, events: Iterable[Event], query: str, told: int) -> EpochEnds:
+    def read(self, events: Iterable[Event], query: str, settled: int) -> EpochEnds:
         """Return what a batch's events end, and which parts of the state that is about.
 
         Args:
             query: by whose name the tracker announces what was late.
-            told: the last batch that the tracker had been told of. The events are about no later one.
+            settled: the last batch that the tracker had been told of. The events are about no later one.
         """
 
     def settle(self, ends: EpochEnds) -> None:
@@ -121,7 +121,7 @@ class Ends(ABC):
         for each, (parts, _) in ends.late.items():
             state.take_out(each, parts)
         # Rows of the batch in hand that were not set aside may be of substreams that are open again.
-        state.drop(ends.gone, up_to=ends.told)
+        state.drop(ends.gone, up_to=ends.settled)
         if ends.carried is not None:
             part, rows = ends.carried
             state.carry(part, rows)
@@ -154,8 +154,8 @@ class PlainEnds(Ends):
         super().__init__(plan, state)
         self._revisions = revisions
 
-    def read(self, events: Iterable[Event], query: str, told: int) -> EpochEnds:
-        state, ends, events = self._state, EpochEnds(told=told), list(events)
+    def read(self, events: Iterable[Event], query: str, settled: int) -> EpochEnds:
+        state, ends, events = self._state, EpochEnds(settled=settled), list(events)
         overdue: list[Late] = []
         own: dict[Substream, tuple[RowGroup, list[str]]] = {}
         missed = self._missed(events, query)
@@ -180,7 +180,7 @@ class PlainEnds(Ends):
         for lateness in overdue:
             tardy = named.get((lateness.scope, lateness.name))
             if tardy is not None and tardy not in ends.gone:
-                self._set_aside(ends, tardy, [name for epoch, name in state.of(tardy) if epoch <= told])
+                self._set_aside(ends, tardy, [name for epoch, name in state.of(tardy) if epoch <= settled])
         groups: dict[RowGroup, dict[Substream, list[str]]] = {}
         for substream, (group, parts) in own.items():
             groups.setdefault(group, {})[substream] = parts
@@ -192,8 +192,8 @@ class PlainEnds(Ends):
     ) -> Mapping[Substream, tuple[RowGroup, list[str]]]:
         """Return what results are made of; what the state has from after the end is set aside."""
         substream = _substream_of(ended)
-        parts = [part for part in self._state.of(substream) if part[0] <= ends.told]
-        last = ends.told if (ended.scope, ended.name) in missed else None
+        parts = [part for part in self._state.of(substream) if part[0] <= ends.settled]
+        last = ends.settled if (ended.scope, ended.name) in missed else None
         own, after = [name for epoch, name in parts if epoch != last], [name for epoch, name in parts if epoch == last]
         late = self._set_aside(ends, substream, after)
         before = self._before(substream, ended)
@@ -220,8 +220,8 @@ class SharedEnds(Ends):
         super().__init__(plan, state)
         self._tracked: dict[Substream, tuple[Substream, ...]] = {}  # of what is kept: as the tracker knows it
 
-    def read(self, events: Iterable[Event], query: str, told: int) -> EpochEnds:
-        state, ends, events = self._state, EpochEnds(told=told), list(events)
+    def read(self, events: Iterable[Event], query: str, settled: int) -> EpochEnds:
+        state, ends, events = self._state, EpochEnds(settled=settled), list(events)
         before = dict(state.ended)
         for event in events:
             if isinstance(event.kind, Ended) and event.kind.segment == self._segment:
@@ -238,10 +238,10 @@ class SharedEnds(Ends):
         touched = {each.scope for each in ends.ended}
         own: dict[Substream, list[str]] = {}
         for each, parts in kept.items():
-            names = [name for epoch, name in parts if epoch <= told]
+            names = [name for epoch, name in parts if epoch <= settled]
             if any(tracked[:2] in missed for tracked in self._tracked[each]):
-                after = [name for epoch, name in parts if epoch == told]
-                names = [name for epoch, name in parts if epoch < told]
+                after = [name for epoch, name in parts if epoch == settled]
+                names = [name for epoch, name in parts if epoch < settled]
                 if after:
                     ends.late[each] = after, state.tally(each, after)
             if each.scope in touched:

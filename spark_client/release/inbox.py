@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, NamedTuple
 
-from spark_client.counting.runs import ONE_ATTEMPT, Run
+from spark_client.counting.news import ONE_ATTEMPT
+from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, torn
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import drop_last_source
@@ -54,14 +55,14 @@ class Act:
         batch: whose rows it takes in; None: none, it is between two batches.
         at: when it was begun first, in microseconds since the epoch.
         events: that it acts on.
-        told: the last batch that the tracker had been told of before; None: it was away, and there are no events.
+        settled: the last batch that the tracker had been told of before; None: it was away, and there are no events.
     """
 
     number: int
     batch: int | None
     at: int
     events: Sequence[Event]
-    told: int | None = None
+    settled: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -177,19 +178,19 @@ class Inbox:
                 f"has begun batch {chosen['batch']}. Stop this driver"
             )
         place = _place_after(chosen)
-        told: int | None = chosen.get("told", self._state.epoch)  # which was not noted before there was an outbox
+        settled: int | None = chosen.get("settled", self._state.epoch)  # which was not noted before there was an outbox
         if events is None:
             after = Place.of(chosen["after"], chosen["log_id"])
-            events = [] if told is None else run.events(after, place, self._segments)[0]
+            events = [] if settled is None else run.news.events(after, place, self._segments)[0]
         self._fixed = number, place
         self._folder.delete(map(_note, (number - 3, number - 4)))
-        self._lost &= told is None
+        self._lost &= settled is None
         for each in self._states:
-            each.begin(number, place, told)
+            each.begin(number, place, settled)
         with self._lock:
             self._taken = _Taken(number, chosen.get("batch"), place)
         events = [*self._made_good(chosen, run), *events]
-        return Act(number, chosen.get("batch"), chosen.get("at") or _now(), events, told)
+        return Act(number, chosen.get("batch"), chosen.get("at") or _now(), events, settled)
 
     def has_news(self, run: Run) -> bool:
         """Return whether something has happened that a release of the state would act on.
@@ -201,7 +202,7 @@ class Inbox:
         if after is None or not self._state.is_before(after):
             after = self._state.place or run.place
         try:
-            found, self._looked_at = run.look_for((Ended, Late), after, [self._segment])
+            found, self._looked_at = run.news.look_for((Ended, Late), after, [self._segment])
         except TrackingError as error:
             if getattr(error.__cause__, "reason", "") != Refusal.EVENTS_EXPIRED:
                 raise
@@ -261,7 +262,7 @@ class Inbox:
 
     def _subscribe(self, run: Run) -> None:
         state = self._state
-        self._subscription = run.subscribe(state.place or run.place, self._segments, self._max_away)
+        self._subscription = run.news.subscribe(state.place or run.place, self._segments, self._max_away)
         self._lost = self._subscription.incomplete
         if self._lost:
             _log.warning(
@@ -276,27 +277,27 @@ class Inbox:
         away.
         """
         place = self._state.place or run.place
-        chosen = {"batch": batch, "at": _now(), "told": None, **_note_of(place, place)}
+        chosen = {"batch": batch, "at": _now(), "settled": None, **_note_of(place, place)}
         found = self._look(run) if batch is None else run.unless_away(lambda: self._look(run))
         return (chosen, []) if found is None else ({**chosen, **found[0]}, found[1])
 
     def _look(self, run: Run) -> tuple[dict[str, Any], list[Event]]:
         """Return what has happened since the last act, as `_choose` does."""
         state = self._state
-        told = run.told(state.epoch)
+        settled = run.outbox.settled(state.epoch)
         kept: dict[Substream, list[Substream]] = {}
         after, ended = state.place or run.place, None
         if self._lost and self._subscription is not None:
             after = self._subscription.beginning(after)
             kept = self._awaited()
-            ended = run.ended_of(kept.keys(), self._segment)
-        events, up_to = run.events(after, None, self._segments)
-        chosen = {"told": told, **_note_of(after, up_to)}
+            ended = run.news.ended_of(kept.keys(), self._segment)
+        events, up_to = run.news.events(after, None, self._segments)
+        chosen = {"settled": settled, **_note_of(after, up_to)}
         if ended is not None:
             ends = [event.kind for event in events if isinstance(event.kind, Ended)]
             announced = {(end.scope, end.name) for end in ends if end.segment == self._segment}
             chosen["over"] = [
-                [list(substream), *self._counts(kept[substream], elements, told)]
+                [list(substream), *self._counts(kept[substream], elements, settled)]
                 for substream, elements in sorted(ended.items(), key=str)
                 if substream[:2] not in announced
             ]
@@ -311,13 +312,13 @@ class Inbox:
                     kept.setdefault(each, []).append(substream)
         return kept
 
-    def _counts(self, kept: Sequence[Substream], elements: int | None, told: int) -> tuple[int, bool]:
+    def _counts(self, kept: Sequence[Substream], elements: int | None, settled: int) -> tuple[int, bool]:
         """Return how many elements it had; and whether the rows of it in the last batch that the tracker was told of
         came too late, as far as counts tell."""
         state = self._state
-        parts = [(substream, *part) for substream in kept for part in state.of(substream) if part[0] <= told]
+        parts = [(substream, *part) for substream in kept for part in state.of(substream) if part[0] <= settled]
         rows = sum(state.tally(substream, [name]).rows for substream, _, name in parts)
-        newest = sum(state.tally(substream, [name]).rows for substream, epoch, name in parts if epoch == told)
+        newest = sum(state.tally(substream, [name]).rows for substream, epoch, name in parts if epoch == settled)
         if elements is None:
             return rows, False
         return elements, rows - newest == elements < rows

@@ -61,7 +61,7 @@ class PartialState:
         self.version = -1  #: the batch after which it was published last; -1: never
         self.acts = 0  #: of which it is the outcome: see `Inbox`
         self.place: Place | None = None  #: after the last events that have been taken
-        self.told = -1  #: the last batch of which it is known by them which rows were late
+        self.settled = -1  #: the last batch of which it is known by them which rows were late
         self.bad = 0  #: rows that were set aside since they belong to no substream, in all
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
         self.lost: dict[Substream, int] = {}  #: elements that were in flight on those segments when it ended there
@@ -96,7 +96,7 @@ class PartialState:
         self.acts = version.get("acts", self.version + 1)
         log_id = version.get("log_id")
         self.place = Place.of(version["position"], log_id) if log_id else None
-        self.told = version.get("told", self.version - 1)
+        self.settled = version.get("settled", self.version - 1)
         self.bad = version.get("bad", 0)
         self.beside = version.get("beside", {})
         self.upstream = {Substream(*key): elements for key, elements in version.get("upstream", [])}
@@ -106,17 +106,17 @@ class PartialState:
         self._epoch = epoch - 1
         self.is_as_published = True
 
-    def begin(self, act: int, place: Place, told: int | None) -> None:
+    def begin(self, act: int, place: Place, settled: int | None) -> None:
         """Note that an act changes the state from here on, and up to where the state takes events by it.
 
         Args:
             act: the number of the act; a state that has this act behind it keeps its place.
-            told: the last batch of which the events name what was late; None: they are of no batch more.
+            settled: the last batch of which the events name what was late; None: they are of no batch more.
         """
         self.is_as_published = False
         if self.acts == act:
             self.place, self.acts = place, act + 1
-            self.told = self.told if told is None else told
+            self.settled = self.settled if settled is None else settled
 
     def must_follow(self, epoch: int, checkpoint: Folder) -> None:
         """Refuse a state that is not the one after the batch before `epoch`, or lacks something that goes with it.
@@ -142,7 +142,7 @@ class PartialState:
         Args:
             other: that release's state, after the same batch.
         """
-        self.place, self.acts, self.told = other.place, other.acts, other.told
+        self.place, self.acts, self.settled = other.place, other.acts, other.settled
         self.bad, self.beside = other.bad, dict(other.beside)
         self.lost, self.drained = dict(other.lost), dict(other.drained)
         self.ended = dict(other.ended)
@@ -293,12 +293,12 @@ class PartialState:
         Args:
             merge: reads some substreams of some parts, and merges their rows.
         """
-        settled = sorted((part for part in self._parts.values() if part.epoch <= self.told), key=_size)
-        if len(settled) >= self._compact_from:
-            chosen = settled[: max(2, len(settled) * 3 // 4)]  # the largest wait, so that each row is rewritten rarely
+        known = sorted((part for part in self._parts.values() if part.epoch <= self.settled), key=_size)
+        if len(known) >= self._compact_from:
+            chosen = known[: max(2, len(known) * 3 // 4)]  # the largest wait, so that each row is rewritten rarely
         else:
             # What has ended beside something that has not is listed with every version, and its rows take their place.
-            chosen = [part for part in settled if 2 * len(part.live) <= len(part.rows)]
+            chosen = [part for part in known if 2 * len(part.live) <= len(part.rows)]
             if sum(len(part.rows) - len(part.live) for part in chosen) < _ENDED:
                 return
         kept = {each: [name for _, name in living] for each, living in _living(chosen).items()}
@@ -321,7 +321,7 @@ class PartialState:
             "acts": self.acts,
             "position": 0 if self.place is None else self.place.numbers,
             "log_id": "" if self.place is None else self.place.ids,
-            "told": self.told,
+            "settled": self.settled,
             "bad": self.bad,
             "beside": self.beside,
             "drained": [[list(key), elements] for key, elements in self.drained.items()],

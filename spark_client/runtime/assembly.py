@@ -64,7 +64,7 @@ def batch_query(
         Read.of(stream, spark),
         plan,
         spark,
-        partial(_open_run, client, plan),
+        partial(open_run, client, plan),
         _processor(plan, spark, client, output, quarantine, has_fronts=stream.input.front is not None),
         partial(probed, stream.segment, stream.input.direction) if by_executors else None,
         manifest,
@@ -147,7 +147,7 @@ def _probe(
     return probe_of(plan.settings, rule, segment, direction, batch, largest, manifest, plan.seals)
 
 
-def _open_run(client: JobClient, plan: QueryPlan, query: str, run: str, resume_epoch: int) -> Run:
+def open_run(client: JobClient, plan: QueryPlan, query: str, run: str, resume_epoch: int) -> Run:
     """Open a run of a query at the tracker.
 
     Raises:

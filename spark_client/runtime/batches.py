@@ -124,6 +124,8 @@ class BatchQuery(FunctionQuery):
         return self.processor.begun(query_id(self.checkpoint), epoch)
 
     def drain(self) -> None:
+        if self.broken is not None:
+            raise self.broken
         self._release(anyway=True)
         while self._release():  # the first may have been one that another driver had begun
             pass
@@ -133,27 +135,27 @@ class BatchQuery(FunctionQuery):
 
         A batch is waited for by no means; a failure ends the query.
         """
-        away = self.run.away
-        try:
-            if away and not self.run.answers():
+        if self.run.away and not self.run.answers():
+            return False
+        with self.gate.between() as free:
+            if not free or self._is_under_way():
                 return False
-            with self.gate.between() as free:
-                if not free or self._is_under_way():
-                    return False
-                if self.run.closed:
-                    return True
+            if self.run.closed or self.broken is not None:
+                return True
+            away = self.run.away
+            try:
                 self.report_commits(patient=True)
+                if away:
+                    self.run.settle()
                 released = self._release()
                 if away:  # each batch is told alone: what the tracker announces next is about that batch
                     self.run.deliver_next()
-                return not (released or away)
-        except TrackerUnavailable:
-            return False
-        except Exception as error:
-            if isinstance(error.__cause__, TrackerUnavailable):
-                return False  # all of the act is due yet
-            self.break_off(self.failure_of(error))
-            return True
+            except Exception as error:
+                if isinstance(error, TrackerUnavailable) or isinstance(error.__cause__, TrackerUnavailable):
+                    return False  # all of the act is due yet
+                self.break_off(self.failure_of(error))  # before anyone else is let in
+                return True
+            return not (released or away)
 
     def _is_under_way(self) -> bool:
         """Return whether a batch was let in that Spark has not committed, here or by a driver before."""
@@ -207,7 +209,7 @@ class BatchQuery(FunctionQuery):
                     report = run.report(epoch)
                     result.add_to(report, batch_input, self._read.stream.input.rule)
                     if self._manifest is not None:
-                        run.unsent = self._manifest.unsent
+                        run.outbox.unsent = self._manifest.unsent
                     outcomes = run.send(report, epoch)
                     self.processor.reported(run, epoch, spark)
             except Exception as error:

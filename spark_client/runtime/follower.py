@@ -397,7 +397,7 @@ class Releaser:
 
     def start(self) -> None:
         """Begin to release."""
-        for watch in self._query.run.watch(self._query.segments):
+        for watch in self._query.run.news.watch(self._query.segments, self._query.run.place):
             self._watches.append(watch)
             self._threads.append(threading.Thread(target=self._listen, args=[watch], name="tracking-ends", daemon=True))
         self._news.set()  # there may be some since the query ran last

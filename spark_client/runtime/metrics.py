@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from spark_client.counting.batch import BatchResult, StateSize
@@ -128,6 +128,25 @@ def _of(registry: CollectorRegistry) -> _Families:
         return families
 
 
+class Watched(Protocol):
+    """The queries of a job in this process."""
+
+    @property
+    def active(self) -> int:
+        """Return how many run."""
+        ...
+
+    @property
+    def drains(self) -> bool:
+        """Return whether one is being brought to rest."""
+        ...
+
+    @property
+    def kept(self) -> int:
+        """Return of how many batches a tracker that is away has not been told."""
+        ...
+
+
 class JobMetrics:
     """The metrics of one job in this driver.
 
@@ -142,17 +161,11 @@ class JobMetrics:
         self._families = _of(registry)
         self._job = job
 
-    def watch(self, queries: Callable[[], int], drains: Callable[[], bool], kept: Callable[[], int]) -> None:
-        """Show with each scrape what goes on then.
-
-        Args:
-            queries: how many queries run.
-            drains: whether a drain is not over.
-            kept: how many batches the tracker has not been told of.
-        """
-        self._families.queries.labels(self._job).set_function(queries)
-        self._families.drains.labels(self._job).set_function(drains)
-        self._families.kept.labels(self._job).set_function(kept)
+    def watch(self, running: Watched) -> None:
+        """Show with each scrape what goes on then in the job's queries."""
+        self._families.queries.labels(self._job).set_function(lambda: running.active)
+        self._families.drains.labels(self._job).set_function(lambda: running.drains)
+        self._families.kept.labels(self._job).set_function(lambda: running.kept)
 
     def query(self, name: str | None) -> QueryMetrics:
         """Return the metrics of a query.

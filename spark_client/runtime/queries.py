@@ -155,7 +155,7 @@ class TrackedQuery:
     @property
     def kept(self) -> int:
         """Return how many of its batches the tracker has not been told of."""
-        return 0 if self._run is None else self._run.kept
+        return 0 if self._run is None else len(self._run.outbox)
 
     @property
     def progress(self) -> tuple[int | None, int]:

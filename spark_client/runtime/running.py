@@ -67,6 +67,11 @@ class Running:
         return sum(follower.active for follower in self.followed)
 
     @property
+    def kept(self) -> int:
+        """Return of how many batches a tracker that is away has not been told."""
+        return sum(query.kept for query in self.queries)
+
+    @property
     def drains(self) -> bool:
         """Return whether a query is being brought to rest."""
         return any(each.rests for each in self.followed)

@@ -275,7 +275,7 @@ def test_each_source_of_a_query_finds_what_a_drain_has_closed(
     run.committed(0)
     client = sources["x"].client
     if of_before:  # both sources had one subscription, with the filter of the second
-        run.subscribe(run.place, ["y"], None, name="query/counts")
+        run.news.subscribe(run.place, ["y"], None, name="query/counts")
         for name in sources:
             client.unsubscribe(job, f"query/counts/{name}")
     client.drain(job, "1", "1")

@@ -87,7 +87,7 @@ def reporting(manifest: Manifest, place: str, fails: Callable[[TaskContext], boo
         yield from batches
         task = _task()
         attempt = task.taskAttemptId()
-        kept.add({f"{place}/{task.partitionId()}": (attempt, (f"{attempt}",))})
+        kept.add({f"{place}/{task.partitionId()}": (attempt, (f"{attempt}",), ())})
         if fails(task):
             raise RuntimeError("the attempt fails after it has reported")
 
