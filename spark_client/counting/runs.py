@@ -100,6 +100,7 @@ class Run:
         self.place = newest(statuses)  #: after the job's newest events when the run began
         self.last_epoch: int | None = resume_epoch - 1 if resume_epoch else None  #: that Spark has committed
         self.failure: Exception | None = None
+        self._ask_again = 0.0
         self._lock = threading.RLock()
         self._staged: set[int] = set()
         self._closed = False
@@ -225,10 +226,13 @@ class Run:
             return None
 
     def answers(self) -> bool:
-        """Return whether a tracker that was away answers again."""
+        """Return whether a tracker that was away answers again; it is asked now and then."""
+        if time.monotonic() < self._ask_again:
+            return False
         try:
             self._impatient.get_drain(self.job)
         except TrackerUnavailable:
+            self._ask_again = time.monotonic() + _LONGEST_PAUSE
             return False
         except TrackerError:
             pass  # it refuses: who calls it next finds out
