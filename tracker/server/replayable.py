@@ -233,11 +233,11 @@ def recover(
     left_out = _left_out(recovery, accept_loss, set_aside)
     restored = followed.state if followed is not None and followed.place else ReplayableState(recovery.state)
     number, replayed, lost = recovery.number, 0, recovery.tail_lost
-    untold, told = {each: each.untold for each in recovery.set_aside}, 0
-    skipped = [0]  # at which record each acknowledged one was left out
+    untold = {each: each.untold for each in recovery.set_aside}
+    owed = told = 0  # the last record at which an acknowledged one was left out, and of the last start that told
     for number, record in enumerate(recovery.records, recovery.number + 1):
         if (out := LeftOut.of(number, record)) in untold:
-            skipped.append(untold[out])
+            owed = max(owed, untold[out])
             continue
         if number in left_out:
             _leave_out(journal, number, record, number not in recovery.unanswered)
@@ -252,7 +252,7 @@ def recover(
     journal.replaying(0)
     # A start that had left out an acknowledged record, and ended before its own record, has changed no log's id; and
     # where a claim was lost with it, another leader may have gone on since.
-    lost = lost or max(skipped) > told
+    lost = lost or owed > told
     prefix = secrets.token_hex(6)
     started = Started(prefix, prefix if lost else "", retention, lost)
     record = Record(Method.STARTED, max(now, restored.at), started.payload())
