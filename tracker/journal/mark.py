@@ -147,7 +147,7 @@ class Marks:
 
     Args:
         folder: where the files are; empty: below the system's directory for temporary files.
-        where: the journal's address.
+        where: the address, by which files of several journals in one folder are told apart.
 
     Attributes:
         found: what the last leader's process on this machine has noted.

@@ -45,7 +45,6 @@ class Advice:
     """A promise to take, and the line of Python that makes it.
 
     Attributes:
-        name: of the promise.
         code: the call of `tracking.source`.
         needs: a clause: what has to be true of the source.
     """
@@ -63,11 +62,9 @@ class Replay:
     """The result of a dry run.
 
     Attributes:
-        rows: that were replayed.
         nulls: rows that were left out, since a time or the scope is null.
         ahead: rows whose time is after their arrival: one of them moves a watermark past the windows of all others.
         furthest_ahead: by how much the worst of them, in microseconds.
-        windows: their number.
         scopes: the number of scopes; 0: rows have none.
         span: the first and the last arrival, in microseconds since 1970.
         ends: the first and the last end of a window, likewise.
