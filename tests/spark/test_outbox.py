@@ -53,8 +53,8 @@ class Life:
         self.start()
 
     def start(self) -> None:
-        address = self.tracker.address
-        self.tracking = tracking = Tracking(self.spark, self.job, address, outbox=True, retry_for=0.5, **self.given)
+        given = {"outbox": True, "retry_for": 0.5, **self.given}
+        self.tracking = tracking = Tracking(self.spark, self.job, self.tracker.address, **given)
         rows = source = tracking.source(
             self.feed.stream(self.spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )
@@ -86,10 +86,6 @@ class Life:
             self.tracker.start()
         self.is_up = True
 
-    def restart(self) -> None:
-        self.tracking.stop(timeout=5)
-        self.start()
-
     @property
     def kept(self) -> int:
         return len(list((self.path / "cp2" / "tracker" / "outbox").glob("*.json")))
@@ -104,13 +100,9 @@ class Life:
         own: dict[tuple[str, int], list[int]] = {}
         over: set[tuple[str, int]] = set()
         late = 0
-        files: dict[int, list[dict[str, Any]]] = {}
         for path in sorted((self.path / "raw").glob("*.json")):
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
-            files[int(path.stem)] = lines
-        for lines in files.values():
             ended = set()
-            for each in lines:
+            for each in map(json.loads, path.read_text().splitlines()):
                 key = each["tenant"], int(each["ts"][11:13])
                 if key in over:
                     late += 1
