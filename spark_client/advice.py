@@ -70,6 +70,11 @@ def advice(reason: str, message: str, job: str, options: str) -> str:
     return _ADVICE.get(reason, "").format(**names)
 
 
+def is_away(error: Exception) -> bool:
+    """Return whether a call has failed since the tracker cannot be reached; the error may be `explained`."""
+    return isinstance(error, TrackerUnavailable) or isinstance(error.__cause__, TrackerUnavailable)
+
+
 def explained(error: Exception, job: str = "", options: str = "") -> TrackingError:
     """Return the error that a user sees, with what to do.
 

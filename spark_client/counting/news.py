@@ -25,11 +25,14 @@ class JobNews:
     Args:
         client: of the job; it repeats a call that gets no answer for as long as its `retry_for`.
         query: the query's id.
+
+    Attributes:
+        impatient: for what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
     """
 
     def __init__(self, client: JobClient, job: str, query: str) -> None:
         self._client = client
-        self._impatient = client.with_patience(ONE_ATTEMPT, 0)
+        self.impatient = client.with_patience(ONE_ATTEMPT, 0)
         self._job = job
         self._query = query
         self._logs = EventLogs(client, job)
@@ -89,7 +92,7 @@ class JobNews:
             TrackingError: the tracker refuses.
         """
         try:
-            statuses = EventLogs(self._impatient, self._job).statuses()
+            statuses = EventLogs(self.impatient, self._job).statuses()
             if not any(status.drain.state in DRAINS for status in statuses):
                 subscriptions.ack(newest(statuses), timeout=ONE_ATTEMPT)
         except TrackerUnavailable:
@@ -132,7 +135,7 @@ class JobNews:
         expected = [promise for promise in promises if isinstance(promise, Expected)]
         counted = {
             (status.scope, status.name, account.segment): account.expected_by
-            for status in (self._client if patient else self._impatient).substreams(self._job, include_ended=True)
+            for status in (self._client if patient else self.impatient).substreams(self._job, include_ended=True)
             for account in status.segments
             if account.ended
         }

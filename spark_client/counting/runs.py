@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from spark_client.advice import advice
-from spark_client.counting.news import DRAINS, ONE_ATTEMPT, JobNews
+from spark_client.advice import advice, is_away
+from spark_client.counting.news import DRAINS, JobNews
 from spark_client.counting.outbox import KeptEpoch, Outbox, packed, unpacked
 from spark_client.errors import TrackingError, torn
 from spark_client.fronts.front import LiveFront
@@ -81,8 +81,6 @@ class Run:
         self.query = query
         self.run = run
         self.client = client
-        # For what is tried again by its caller, so that nobody waits for a lock while the tracker is away.
-        self._impatient = client.with_patience(ONE_ATTEMPT, 0)
         self.news = JobNews(client, job, query)
         self.outbox = Outbox() if outbox is None else outbox
         self.outbox.remove_from(resume_epoch)
@@ -91,7 +89,7 @@ class Run:
                 job, query, run, resume_epoch=self.outbox.first_up_to(resume_epoch), seals=seals
             )
             statuses = self.news.statuses()
-        self._once = self._impatient.producer(job, query, run, keep_apart=seals)
+        self._once = self.news.impatient.producer(job, query, run, keep_apart=seals)
         self.largest = Largest.by(client.server_info().limits)
         self._units: list[str] = []  # of the driver, in the epoch in hand
         self.resume_epoch = resume_epoch
@@ -220,7 +218,7 @@ class Run:
             with self.news.explaining():
                 return ask()
         except TrackingError as error:
-            if self.outbox.patience is None or not _is_away(error):
+            if self.outbox.patience is None or not is_away(error):
                 raise
             self.outbox.leave(self.query, error.__cause__ or error)
             return None
@@ -230,7 +228,7 @@ class Run:
         if time.monotonic() < self._ask_again:
             return False
         try:
-            self._impatient.get_drain(self.job)
+            self.news.impatient.get_drain(self.job)
         except TrackerUnavailable:
             self._ask_again = time.monotonic() + _LONGEST_PAUSE
             return False
@@ -263,10 +261,10 @@ class Run:
             self.settle()
             last, first = self.last_epoch, self.outbox.first
             if first is None:
-                self._impatient.get_drain(self.job)  # which raises if the tracker is away yet
+                self.news.impatient.get_drain(self.job)  # which raises if the tracker is away yet
+            elif last is None or first > last:
+                return True
             else:
-                if last is None or first > last:
-                    return True
                 units, sealed = self.outbox.read(first)
                 with self._failing():
                     for unit in units:
@@ -288,7 +286,7 @@ class Run:
             TrackerError: the tracker refuses.
             TrackerUnavailable: no answer.
         """
-        drain = self._impatient.get_drain(self.job)
+        drain = self.news.impatient.get_drain(self.job)
         return drain.mode if drain.state in DRAINS and drain.deployment == self.deployment else None
 
     def is_current(self) -> bool:
@@ -498,11 +496,6 @@ class Run:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 time.sleep(_FIRST_PAUSE)
-
-
-def _is_away(error: TrackingError) -> bool:
-    """Return whether a call has failed since the tracker cannot be reached."""
-    return isinstance(error.__cause__, TrackerUnavailable)
 
 
 def _passed_over(front: LiveFront, others: Mapping[Expected, int]) -> None:

@@ -36,7 +36,6 @@ class EpochEnds:
         results: rows that were written, by substream and revision, if that is asked for.
         released_rows: of how many rows the results are made.
         carried: a part with rows that are kept on, though what they were kept under has ended; None: there are none.
-        settled: the last batch that this is about; of later ones the tracker had not been told yet.
     """
 
     groups: Mapping[RowGroup, Mapping[Substream, list[str]]] = field(default_factory=dict)
@@ -48,7 +47,6 @@ class EpochEnds:
     results: dict[tuple[Substream, int], int] = field(default_factory=dict)
     released_rows: int = 0
     carried: tuple[str, dict[Substream, RowTally]] | None = None
-    settled: int = -1
 
     @property
     def over(self) -> set[Substream]:
@@ -103,12 +101,12 @@ class Ends(ABC):
         self._state = state
 
     @abstractmethod
-    def read(self, events: Iterable[Event], query: str, settled: int) -> EpochEnds:
-        """Return what a batch's events end, and which parts of the state that is about.
+    def read(self, events: Iterable[Event], query: str) -> EpochEnds:
+        """Return what a batch's events end, and which parts of the state that is about: no later ones than of the last
+        batch that is settled.
 
         Args:
             query: by whose name the tracker announces what was late.
-            settled: the last batch that the tracker had been told of. The events are about no later one.
         """
 
     def settle(self, ends: EpochEnds) -> None:
@@ -121,7 +119,7 @@ class Ends(ABC):
         for each, (parts, _) in ends.late.items():
             state.take_out(each, parts)
         # Rows of the batch in hand that were not set aside may be of substreams that are open again.
-        state.drop(ends.gone, up_to=ends.settled)
+        state.drop(ends.gone, up_to=state.settled)
         if ends.carried is not None:
             part, rows = ends.carried
             state.carry(part, rows)
@@ -154,8 +152,8 @@ class PlainEnds(Ends):
         super().__init__(plan, state)
         self._revisions = revisions
 
-    def read(self, events: Iterable[Event], query: str, settled: int) -> EpochEnds:
-        state, ends, events = self._state, EpochEnds(settled=settled), list(events)
+    def read(self, events: Iterable[Event], query: str) -> EpochEnds:
+        state, ends, events = self._state, EpochEnds(), list(events)
         overdue: list[Late] = []
         own: dict[Substream, tuple[RowGroup, list[str]]] = {}
         missed = self._missed(events, query)
@@ -180,7 +178,7 @@ class PlainEnds(Ends):
         for lateness in overdue:
             tardy = named.get((lateness.scope, lateness.name))
             if tardy is not None and tardy not in ends.gone:
-                self._set_aside(ends, tardy, [name for epoch, name in state.of(tardy) if epoch <= settled])
+                self._set_aside(ends, tardy, [name for epoch, name in state.of(tardy) if epoch <= state.settled])
         groups: dict[RowGroup, dict[Substream, list[str]]] = {}
         for substream, (group, parts) in own.items():
             groups.setdefault(group, {})[substream] = parts
@@ -192,8 +190,9 @@ class PlainEnds(Ends):
     ) -> Mapping[Substream, tuple[RowGroup, list[str]]]:
         """Return what results are made of; what the state has from after the end is set aside."""
         substream = _substream_of(ended)
-        parts = [part for part in self._state.of(substream) if part[0] <= ends.settled]
-        last = ends.settled if (ended.scope, ended.name) in missed else None
+        settled = self._state.settled
+        parts = [part for part in self._state.of(substream) if part[0] <= settled]
+        last = settled if (ended.scope, ended.name) in missed else None
         own, after = [name for epoch, name in parts if epoch != last], [name for epoch, name in parts if epoch == last]
         late = self._set_aside(ends, substream, after)
         before = self._before(substream, ended)
@@ -220,8 +219,8 @@ class SharedEnds(Ends):
         super().__init__(plan, state)
         self._tracked: dict[Substream, tuple[Substream, ...]] = {}  # of what is kept: as the tracker knows it
 
-    def read(self, events: Iterable[Event], query: str, settled: int) -> EpochEnds:
-        state, ends, events = self._state, EpochEnds(settled=settled), list(events)
+    def read(self, events: Iterable[Event], query: str) -> EpochEnds:
+        state, ends, events = self._state, EpochEnds(), list(events)
         before = dict(state.ended)
         for event in events:
             if isinstance(event.kind, Ended) and event.kind.segment == self._segment:
@@ -238,10 +237,10 @@ class SharedEnds(Ends):
         touched = {each.scope for each in ends.ended}
         own: dict[Substream, list[str]] = {}
         for each, parts in kept.items():
-            names = [name for epoch, name in parts if epoch <= settled]
+            names = [name for epoch, name in parts if epoch <= state.settled]
             if any(tracked[:2] in missed for tracked in self._tracked[each]):
-                after = [name for epoch, name in parts if epoch == settled]
-                names = [name for epoch, name in parts if epoch < settled]
+                after = [name for epoch, name in parts if epoch == state.settled]
+                names = [name for epoch, name in parts if epoch < state.settled]
                 if after:
                     ends.late[each] = after, state.tally(each, after)
             if each.scope in touched:

@@ -55,14 +55,12 @@ class Act:
         batch: whose rows it takes in; None: none, it is between two batches.
         at: when it was begun first, in microseconds since the epoch.
         events: that it acts on.
-        settled: the last batch that the tracker had been told of before; None: it was away, and there are no events.
     """
 
     number: int
     batch: int | None
     at: int
     events: Sequence[Event]
-    settled: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -190,7 +188,7 @@ class Inbox:
         with self._lock:
             self._taken = _Taken(number, chosen.get("batch"), place)
         events = [*self._made_good(chosen, run), *events]
-        return Act(number, chosen.get("batch"), chosen.get("at") or _now(), events, settled)
+        return Act(number, chosen.get("batch"), chosen.get("at") or _now(), events)
 
     def has_news(self, run: Run) -> bool:
         """Return whether something has happened that a release of the state would act on.

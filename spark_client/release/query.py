@@ -348,9 +348,8 @@ class ReleaseQuery:
             self._settle_between(run)
         acts = [release.state.acts for release in self._releases]
         act = self._inbox.begin(run, batch)
-        settled = self._first.state.settled if act.settled is None else act.settled
         ends = [
-            release.ends.read(act.events, run.query, settled) if done == act.number else EpochEnds()
+            release.ends.read(act.events, run.query) if done == act.number else EpochEnds()
             for release, done in zip(self._releases, acts, strict=True)
         ]
         for substream in set().union(*(its.over for its in ends)):

@@ -12,6 +12,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.advice import is_away
 from spark_client.counting.batch import BatchInput, BatchResult, BatchRows, StateSize
 from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
@@ -20,7 +21,7 @@ from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import FunctionQuery, Read
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.spark_internals.checkpoints import query_id
-from tracker.client import Outcome, TrackerUnavailable
+from tracker.client import Outcome
 
 _PAUSE: Final = 0.01  #: seconds between two looks at whether a batch is committed
 
@@ -151,7 +152,7 @@ class BatchQuery(FunctionQuery):
                 if away:  # each batch is told alone: what the tracker announces next is about that batch
                     self.run.deliver_next()
             except Exception as error:
-                if isinstance(error, TrackerUnavailable) or isinstance(error.__cause__, TrackerUnavailable):
+                if is_away(error):
                     return False  # all of the act is due yet
                 self.break_off(self.failure_of(error))  # before anyone else is let in
                 return True

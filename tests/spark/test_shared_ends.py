@@ -73,7 +73,8 @@ def test_each_row_is_in_one_result_of_each_kind_or_late(tmp_path: Path, rule: Su
             release = Release(rule, tmp_path)
         state = release.state
         state.load(epoch)
-        ends = release.ends.read(list(events(unread, pending)), QUERY, state.epoch)
+        state.settled = state.epoch
+        ends = release.ends.read(list(events(unread, pending)), QUERY)
         unread, pending = [], set()
         set_aside += ends.late_rows
         for group, some in ends.groups.items():
@@ -124,22 +125,23 @@ def test_a_day_waits_for_its_hours_and_shows_what_a_drain_closed(tmp_path: Path)
     hour, day = NESTED.tracked_as(first)
     state.add(state.write_part(0, cast(Any, Rows())), 0, {first: RowTally(1), second: RowTally(2)}, set())
     state.publish(0)
+    state.settled = 0
 
     def windows(found: EpochEnds) -> dict[tuple[int, str], set[Substream]]:
         groups = found.groups.items()
         return {(group.level, str(dict(group.marks)["_completeness"])): {*pieces} for group, pieces in groups}
 
-    found = ends.read(events([day], set()), QUERY, 0)
+    found = ends.read(events([day], set()), QUERY)
     assert windows(found) == {}, "another tracker's hours are open yet"
     ends.settle(found)
     state.publish(1)
     release = Release(NESTED, tmp_path)
     release.state.load(2)
-    found = release.ends.read(events([hour], set()), QUERY, 1)
+    found = release.ends.read(events([hour], set()), QUERY)
     assert windows(found) == {(0, "whole"): {first}}
     release.ends.settle(found)
     last = NESTED.tracked_as(second)[0]
-    found = release.ends.read(events([last], set(), by_drain=True), QUERY, 1)
+    found = release.ends.read(events([last], set(), by_drain=True), QUERY)
     assert windows(found) == {(0, "drained"): {second}, (1, "whole"): {first, second}}
     release.ends.settle(found)
     assert release.state.substreams == set()
@@ -160,7 +162,7 @@ def test_a_drain_that_failed_before_publication_begins_again(tmp_path: Path, rul
         state.load(1)
         before = state.bad, state.place
         state.begin(state.acts, Place.of([5], ["log"]), 0)
-        found = release.ends.read(drain, QUERY, 0)
+        found = release.ends.read(drain, QUERY)
         return before, found.groups, found.gone, found.receipts, dict(state.ended), dict(state.drained)
 
     known = begun()
