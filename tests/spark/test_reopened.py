@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Released, Tracking
 from spark_client.release.state_export import STATE, export
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
@@ -76,7 +77,7 @@ def test_rows_of_a_released_time_are_not_in_the_next_one(
     so_far = [("x", 1, 10), ("y", 1, 7), ("z", 1, 1)]
     assert shown(released.state(it.checkpoint)) == so_far
     tracking.stop()
-    export(spark, it.checkpoint, tmp_path / "snapshot")
+    export(spark, Folder(it.checkpoint), tmp_path / "snapshot")
     kept = spark.read.parquet(str(tmp_path / "snapshot" / STATE)).select("kind", "n")  # a sum is kept as two values
     assert sorted(map(tuple, kept.collect())) == [("x", 1), ("y", 1), ("z", 1)]
     tracking, _ = it.start()
