@@ -49,6 +49,8 @@ def relaid(
     """
     cells = cells_for(segments)
     cells.grow(capacity)
+    for column in ("changed", "end_time", "created", "scope"):
+        getattr(cells, column)[:] = getattr(old, column)
     number = np.full(old.segments, -1, np.int64)
     for before, after in kept:
         number[before] = after
@@ -133,11 +135,7 @@ class Accounts:
         self._emptied: set[int] = set()  # the current page's slot, once nothing in it was left
         self._capacity = 0
         self.life = Lifecycle()
-        self.end_time: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.scope: NDArray[np.int32] = np.zeros(0, np.int32)
-        self.created: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.changed: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.cells = cells_for(segments)
+        self._use(cells_for(segments))
 
     @property
     def flags(self) -> NDArray[np.uint8]:
@@ -275,13 +273,16 @@ class Accounts:
         capacity = max(capacity, (self._capacity * 3 // 2) >> PAGE_BITS << PAGE_BITS, self._capacity + PAGE)
         self._page_of_slot = extended(self._page_of_slot, capacity >> PAGE_BITS)
         self.life.grow(capacity)
-        self.end_time = extended(self.end_time, capacity)
-        self.scope = extended(self.scope, capacity)
-        self.created = extended(self.created, capacity)
-        self.changed = extended(self.changed, capacity)
         self.cells.grow(capacity)
+        self._use(self.cells)
         self.names.extend([""] * (capacity - len(self.names)))
         self._capacity = capacity
+
+    def _use(self, cells: Cells) -> None:
+        """Have accumulators and columns in these cells, or where their columns have moved to."""
+        self.cells = cells
+        self.changed, self.end_time = cells.changed, cells.end_time
+        self.created, self.scope = cells.created, cells.scope
 
     def _count_scopes(self, numbers: Rows, by: int) -> list[int]:
         """Count rows of scopes up or down; return the scopes that have none left."""
@@ -370,21 +371,31 @@ class Accounts:
         Returns:
             the entries that were folded in, those that were late, and the rows among the first that are closed.
         """
-        flags = self.flags[entries.rows]
         late = None
-        suspect = ((flags & KNOWN) == 0) | ((flags & PARTLY_ENDED) != 0)
-        if already_closed is not None or suspect.any():
-            ended = self.cells.reasons(entries.rows, entries.segments) != 0
-            is_late = ((flags & KNOWN) == 0) | ended
+        if already_closed is not None or self._may_be_late(entries.rows):
+            is_late = self.cells.reasons(entries.rows, entries.segments) != 0
+            is_late |= ~self.life.are(entries.rows, KNOWN)
             if already_closed is not None:
                 is_late |= already_closed
             if is_late.any():
-                late, entries, flags = entries.where(is_late), entries.where(~is_late), flags[~is_late]
+                late, entries = entries.where(is_late), entries.where(~is_late)
+        return entries, late, self._fold(entries, producer, now, stalls)
+
+    def _may_be_late(self, rows: Rows) -> bool:
+        """Return whether any row is not known, or has ended on some segment."""
+        return bool(((self.flags[rows] & (KNOWN | PARTLY_ENDED)) != KNOWN).any())
+
+    def _fold(self, entries: Entries, producer: int, now: int, stalls: bool) -> Rows:
+        """Fold in entries that are not late, as `fold` does; return the rows among them that are closed."""
         self.cells.fold(entries, producer)
         self.changed[entries.rows] = now
         if stalls:
             self.life.unmark(entries.rows, STALLED)
-        return entries, late, entries.rows[(flags & CLOSED) != 0]
+        return entries.rows[self.life.are(entries.rows, CLOSED)]
+
+    def unknown(self, rows: Rows) -> Rows:
+        """Return those of some rows of which nothing has taken effect."""
+        return rows[~self.life.are(rows, KNOWN)]
 
     def sent(self, row: int, segment: int) -> int:
         """Return how many elements were sent in all."""
@@ -412,7 +423,7 @@ class Accounts:
         rows = np.flatnonzero((self.flags & KNOWN) != 0)
         is_open = self.life.is_open(rows)
         reasons = np.where(is_open, 0, reason).astype(np.uint8)
-        self.cells = relaid(self.cells, rows, reasons, self._capacity, segments, kept)
+        self._use(relaid(self.cells, rows, reasons, self._capacity, segments, kept))
         self.segments = segments
         partly = rows[is_open & self.life.are(rows, PARTLY_ENDED)]
         ended = self.cells.has_ended(partly)

@@ -1,10 +1,11 @@
 """The accumulators of a job's substreams, and on which segments they have ended, by row and segment.
 
 A *cell* is the accumulator of one (row, segment): four 64-bit words side by side (xor, sent, received, and who last
-sent and received), so that folding an entry touches one place in memory. Where the cells of a row lie depends on how
-many segments the job has:
+sent and received), so that folding an entry touches one place in memory. A row's dates and scope are four words, too:
+its *record*. Where the cells and records lie depends on how many segments the job has:
 
-- `Cells`, for few: a row has a cell for each segment, at a place that is computed. Nothing is looked up.
+- `Cells`, for few: a row has its record and then a cell for each segment, at a place that is computed. Nothing is
+  looked up, and with one segment all that an entry touches is one cache line.
 - `SparseCells`, for more: a row has a block of cells for each group of segments that was touched. So memory depends on
   what was reported and announced, and not on segments that nobody has touched.
 
@@ -71,6 +72,8 @@ class Cells:
     def __init__(self, segments: int) -> None:
         self.segments = segments
         self.words: U8 = np.zeros((0, 4), np.uint64)
+        self._blocks: U8 = np.zeros((0, segments, 4), np.uint64)  # a row's cells
+        self._place_records(self.words)
         # Over all cells of open rows: by how much more was sent than received, or less; and the parts that are less.
         self._balance = self._surplus = 0
         self._stamp: NDArray[np.uint32] = np.zeros(0, np.uint32)
@@ -81,17 +84,21 @@ class Cells:
     @property
     def count(self) -> int:
         """Return how many cells take up memory."""
-        return len(self.words)
-
-    @property
-    def _blocks(self) -> U8:
-        return self.words.reshape(-1, self.segments, 4)
+        return len(self._ended) * self.segments
 
     def grow(self, capacity: int) -> None:
         """Make room for so many rows."""
-        self.words = extended(self.words, capacity * self.segments)
-        self._stamp = extended(self._stamp, capacity * self.segments)
+        self.words = _aligned(self.words, capacity * (1 + self.segments))
+        self._stamp = extended(self._stamp, len(self.words))
         self._ended = extended(self._ended, capacity)
+        rows = self.words.reshape(-1, 1 + self.segments, 4)
+        self._blocks = rows[:, 1:]
+        self._place_records(rows[:, 0])
+
+    def _place_records(self, records: U8) -> None:
+        """Read and write the rows' dates and scopes there: uint64[capacity, 4], one after another or between cells."""
+        self.changed, self.end_time, self.created = records.view(np.int64).T[:3]
+        self.scope = records.view(np.int32)[:, 6]
 
     def clear(self, rows: Rows) -> None:
         """Reset these rows."""
@@ -100,7 +107,7 @@ class Cells:
 
     def places(self, rows: Rows, segments: Rows) -> Rows:
         """Return the places of the cells of (row, segment) pairs, and allocate those that have none."""
-        return rows * self.segments + segments
+        return rows * (1 + self.segments) + (1 + segments)
 
     def touched(self, rows: Rows) -> Touched:
         """Return the cells of rows that are not empty."""
@@ -110,12 +117,12 @@ class Cells:
 
     def cell(self, row: int, segment: int) -> tuple[int, int, int, int]:
         """Return the words of a cell."""
-        xor, sent, received, who = self.words[row * self.segments + segment].tolist()
+        xor, sent, received, who = self.words[row * (1 + self.segments) + 1 + segment].tolist()
         return xor, sent, received, who
 
     def sent_each(self, rows: Rows, segments: Rows) -> U8:
         """Return how many elements were sent in all, for each (row, segment)."""
-        sent: U8 = self.words[rows * self.segments + segments, SENT]
+        sent: U8 = self._blocks[rows, segments, SENT]
         return sent
 
     def unbalanced(self, rows: Rows) -> Mask:
@@ -301,6 +308,15 @@ class Cells:
         step = max(1, AT_ONCE // self.segments)
         for start in range(0, len(rows), step):
             yield rows[start : start + step]
+
+
+def _aligned(words: U8, length: int) -> U8:
+    """Return words with room for more, which are 0, and none of which lies on two cache lines of 64 bytes."""
+    room = np.zeros(4 * length + 7, np.uint64)
+    start = -(room.ctypes.data >> 3) % 8
+    longer = room[start : start + 4 * length].reshape(length, 4)
+    longer[: len(words)] = words
+    return longer
 
 
 def extended(column: NDArray[Any], length: int) -> NDArray[Any]:

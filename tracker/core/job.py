@@ -420,7 +420,7 @@ def _make_known(job: Job, entries: Entries, pledges: Sequence[Pledge]) -> NDArra
     accounts = job.accounts
     named = [pledge.row for pledge in pledges if isinstance(pledge, CloseOf | ExpectOf)]
     rows = np.concatenate([entries.rows, np.array(named, np.int64)]) if named else entries.rows
-    unknown = rows[(accounts.flags[rows] & KNOWN) == 0]
+    unknown = accounts.unknown(rows)
     if not unknown.size:
         return None
     unknown = distinct(unknown)

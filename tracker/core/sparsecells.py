@@ -56,6 +56,7 @@ class SparseCells(Cells):
     def __init__(self, segments: int) -> None:
         super().__init__(segments)
         self._groups = -(-segments // BLOCK)
+        self._records: U8 = np.zeros((0, 4), np.uint64)
         # By row, side by side, each with 1 added and 0 for none: the first block's group, that block, the directory.
         self._heads: NDArray[np.int32] = np.zeros((0, 3), np.int32)
         self._marks_of: NDArray[np.int32] = np.zeros(0, np.int32)
@@ -69,8 +70,9 @@ class SparseCells(Cells):
         return self._block_pool.used * BLOCK
 
     def grow(self, capacity: int) -> None:
-        for name in ("_heads", "_marks_of", "_done"):
+        for name in ("_records", "_heads", "_marks_of", "_done"):
             setattr(self, name, extended(getattr(self, name), capacity))
+        self._place_records(self._records)
 
     def clear(self, rows: Rows) -> None:
         blocks = self._blocks_of(rows)[2]
