@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from typing import cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.keyed import KeyedWriter, check_provider
 from spark_client.api.multi_output import SeveralWriter
+from spark_client.api.observing import ObservingWriter
 from spark_client.api.places import Places
 from spark_client.api.readers import ChannelReader, Readable, Reader, SourceReader, events_of
 from spark_client.api.refusals import refuse_elsewhere
@@ -40,6 +42,7 @@ from spark_client.runtime import declared
 from spark_client.runtime.definition import Definition
 from spark_client.runtime.elsewhere import QueryElsewhere
 from spark_client.runtime.metrics import JobMetrics
+from spark_client.runtime.observer import Observer
 from spark_client.runtime.queries import FunctionQuery, NativeQuery, Read
 from spark_client.runtime.queryplan import JobSettings, QueryPlan
 from spark_client.runtime.served import PlannedQuery
@@ -115,8 +118,11 @@ class Assembly:
                 ".trigger(availableNow=True), or leave each= out"
             )
         every = trigger.get("processingTime")
+        observes = isinstance(writer, ObservingWriter)
+        if observes:  # all rows are counted, and the driver's count is all that is done with them
+            stream = replace(stream, input=replace(cast(Source, stream.input), counted=True))
         return QueryPlan(
-            self.settings,
+            replace(self.settings, mode="driver") if observes else self.settings,
             stream,
             release,
             to,
@@ -160,6 +166,13 @@ class Assembly:
             read = partial(_stream, plan, rows.reader, tracked.counting.observed)
         if self.metrics is not None:
             tracked.metrics = self.metrics.query(writer.name)
+        if isinstance(writer, ObservingWriter):
+            writer.trigger(once=True)  # of each step; the plan is of all of them
+
+            def begin(function: Callable[[DataFrame, int], None]) -> Start:
+                return _start(writer, read, function, checkpoint)
+
+            return tracked, partial(_observe, Observer(writer.observed, tracked, begin))
         return tracked, _start(writer, read, tracked.function, checkpoint)
 
     def elsewhere(self, writer: TrackedWriter | SeveralWriter, plan: QueryPlan) -> tuple[QueryElsewhere, Start]:
@@ -290,7 +303,7 @@ def _reader_of(plan: QueryPlan, reader: Reader) -> Reader:
     if not isinstance(reader, SourceReader) or not isinstance(source, Source):
         return reader
     reader = replace(reader, source=source)
-    if plan.stream.steps or not plan.releases:
+    if plan.stream.steps or not (plan.releases or plan.only_counts):
         return reader
     used = [each.release.reads if each.release is not None else None for each in plan.releases]
     known = [names for names in used if names is not None]
@@ -299,6 +312,10 @@ def _reader_of(plan: QueryPlan, reader: Reader) -> Reader:
 
 def _stream(plan: QueryPlan, reader: Reader, observed: Mapping[str, Column] | None) -> DataFrame:
     return _reader_of(plan, reader).stream(observed)
+
+
+def _observe(observer: Observer) -> StreamingQuery:
+    return cast(StreamingQuery, observer.start())
 
 
 def _start(

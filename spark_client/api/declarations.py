@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.aggregates.aggregate import Aggregate
 from spark_client.api.assembly import state_segment
+from spark_client.api.observing import ObservingWriter
 from spark_client.api.readers import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
@@ -30,6 +32,7 @@ from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
+from spark_client.runtime.observer import Observer
 from spark_client.spark_internals.columns import expression_form
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.databases import Connection
@@ -254,6 +257,45 @@ class Declarations:
         rows = stream.readable
         plan = declare_release(rows.plan, rows.df, keys, aggs, columns, revisions, completeness, on_overflow, early)
         return Released(stream, plan)
+
+    def observe(
+        self,
+        stream: TrackedStream,
+        query: StreamingQuery | str | os.PathLike[str],
+        checkpoint: str | os.PathLike[str],
+        *,
+        source: int | None = None,
+        from_now: bool = False,
+        every: float = 1.0,
+    ) -> Observer:
+        """Follow another query by its commits, and change nothing of it: ends are of what that query has committed.
+
+        What it has read of its source is read once more, only the columns that substreams and the front need, and
+        counted. So a substream ends when the front has promised all of it, and the query has committed all of it.
+
+        Args:
+            stream: of `source`: the rows that the query reads, declared as they are there, with what they promise.
+            query: that is observed: its checkpoint, or the query itself, if this process has started it. It may be of
+                another application, and has been started once.
+            checkpoint: of the observer; nothing else has it.
+            source: which of the query's sources these rows are, from 0; None: it has one.
+            from_now: what the query had committed when it was observed first is left out; else everything is counted
+                from the source's beginning on.
+            every: seconds between two looks at what the query has committed.
+
+        Returns:
+            The observer, which runs: it has what a streaming query has (``stop``, ``processAllAvailable``, …), and
+            ``lag``, in batches.
+
+        Raises:
+            UsageError: the query or its source is none that can be observed.
+            TrackingError: the tracker cannot be reached, or refuses the job or the run.
+
+        >>> orders = tracking.source(raw, "orders", scope="shop", window=("at", "1 day"))   # doctest: +SKIP
+        >>> tracking.observe(orders, "/cp/daily", "/cp/observer")                           # doctest: +SKIP
+        """
+        writer = ObservingWriter(stream, query, checkpoint, source, from_now, every)
+        return cast(Observer, self._tracking.start(writer))
 
     def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
         """A query will send rows into a channel: the graph and the channel learn of it."""

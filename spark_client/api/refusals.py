@@ -44,6 +44,8 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "go on when this one has ended: run `tracker serve` where this process and Spark's server reach it",
     "Frontier(each='run')": "the process of a query does not learn whether a run has read all or was stopped: leave "
     "each= out, or give another front",
+    "observe": "batches of its own are planned by the process that starts it, in Spark's log: observe from a classic "
+    "session",
     "with_watermark": "its promises are read from what Spark observes, in the plan of a batch: use tracking.release",
     "write_stream": "its commits are read from Spark's log by the process that starts it: use tracking.release",
     "transform_with_state": "tasks promise and report there, and have to know their batch: use tracking.release, with "

@@ -242,6 +242,7 @@ class Tracking:
     kafka_channel = _by("_declarations", Declarations.kafka_channel)
     receive = _by("_declarations", Declarations.receive)
     release = _by("_declarations", Declarations.release)
+    observe = _by("_declarations", Declarations.observe)
     sends = _by("_declarations", Declarations.sends)
     with_watermark = _by("_stateful", StatefulDeclarations.with_watermark)
     transform_with_state = _by("_stateful", StatefulDeclarations.transform_with_state)

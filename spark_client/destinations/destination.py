@@ -149,6 +149,13 @@ class Place(Destination):
         """Leave everything: nothing is half written."""
 
 
+class Nowhere(Place):
+    """No place: the rows of a query are counted, and nothing else is done with them."""
+
+    def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
+        return {}
+
+
 class Written(NamedTuple):
     """Results that a writer puts into a table, in a format of `formats`.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from spark_client.counting.batch import CountingMode, CountingPlan
-from spark_client.destinations.destination import Destination
+from spark_client.destinations.destination import Destination, Nowhere
 from spark_client.destinations.sink import Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.streams import Stream
@@ -88,6 +88,11 @@ class QueryPlan:
     late_to: Sink | None = None
 
     @property
+    def only_counts(self) -> bool:
+        """Return whether its rows are counted by substream, and go nowhere."""
+        return isinstance(self.destination, Nowhere)
+
+    @property
     def releases(self) -> list[QueryPlan]:
         """The plan of each release; the first one's aggregation counts the rows, if any aggregates."""
         plans = [each for each in (self, *self.beside) if each.release is not None]
@@ -101,5 +106,6 @@ class QueryPlan:
             released=self.release is not None,
             sends=self.destination.sends,
             xor=any(each.receipts is not None for each in self.releases) and self.stream.input.named,
-            aggregated=any(each.release is not None and not each.release.kept for each in self.releases),
+            aggregated=self.only_counts
+            or any(each.release is not None and not each.release.kept for each in self.releases),
         )

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from spark_client.errors import TrackingError
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_client.errors import TrackingError, UsageError
+from spark_client.spark_internals.errors import NOT_SHOWN
 from spark_client.storage.folder import Folder
 
 #: An entry of Spark's logs that is being written, and the file of its checksum.
@@ -40,6 +44,8 @@ _UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
 
 #: An entry of Spark's logs, and the file of its checksum.
 _ENTRY: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
+
+_NOTHING_YET: Final = "-"  #: stands for the place of a source that has given nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +101,31 @@ def positions(checkpoint: Folder, epoch: int | None) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)]
 
 
+# Relies on ``StreamingQuery._jsq`` and on ``StreamExecution.resolvedCheckpointRoot``. Fails closed: without an answer a
+# checkpoint has to be named. Since Spark 4.0.
+
+
+def checkpoint_of(query: StreamingQuery) -> str:
+    """Return where a query of this process has its checkpoint, as Spark writes the place.
+
+    Raises:
+        UsageError: Spark does not answer.
+    """
+    try:
+        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
+    except NOT_SHOWN as error:
+        raise UsageError(f"the checkpoint of {query!r} is not to be had: give its path") from error
+
+
 def query_id(checkpoint: Folder) -> str | None:
     """Return the id of the query whose checkpoint it is, as Spark has written it; None: none was started there."""
     metadata = checkpoint.read("metadata")
     return None if metadata is None else str(metadata["id"])
+
+
+def first_id(checkpoint: Folder) -> str:
+    """Return the id of the query whose checkpoint it is; if none was started there, the first one will have it."""
+    return str(checkpoint.create("metadata", {"id": str(uuid.uuid4())})["id"])
 
 
 def started_query(checkpoint: Folder) -> str:
@@ -296,6 +323,88 @@ def is_of_files(offset: Mapping[str, Any]) -> bool:
     return set(offset) == {OF_FILES}
 
 
+# A query is led along the commits of another one: its batches are planned in its checkpoint, as Spark would plan them.
+#
+# Relies on a query that starts with the trigger ``once`` to run the last batch in ``offsets`` that is not in
+# ``commits``, from where the batch before it ends, and no other (``MicroBatchExecution.populateStartOffsets``); and on
+# a source going on from a copy of its folder ``sources/N``, which has the files that it has read, or where it began.
+# Fails closed: who runs the batch looks at its number, and Spark refuses a checkpoint in which it misses something.
+#
+# Since Spark 4.0.
+
+
+def reached(checkpoint: Folder, epoch: int, source: int | None) -> tuple[str, str] | None:
+    """Return what Spark notes of a batch, and up to where a source of the query had been read with it, as each writes
+    it; None: Spark has forgotten the batch.
+
+    Args:
+        source: its place among the query's sources; None: it is the only one.
+
+    Raises:
+        UsageError: there is no such source, or none whose rows can be read again.
+    """
+    try:
+        version, noted, *places = lines_of(checkpoint, f"offsets/{epoch}")
+    except (FileNotFoundError, ValueError):
+        return None
+    if version != "v1":
+        raise UsageError(f"{checkpoint}: its log of offsets has the form {version}, and v1 is the one that is known")
+    if not 0 <= (source or 0) < len(places) or (source is None and len(places) > 1):
+        raise UsageError(
+            f"the query of {checkpoint} reads {len(places)} sources, and one of them is followed: give source=0 for "
+            f"the first, up to source={len(places) - 1}"
+        )
+    place = places[source or 0]
+    with suppress(json.JSONDecodeError):
+        if place != _NOTHING_YET and not isinstance(json.loads(place), dict):
+            raise UsageError(
+                f"the source of the query of {checkpoint} gives rows that nobody can read again (its place is {place}, "
+                "as of rate, a socket or memory): follow a query that reads Kafka, files or a table"
+            )
+    return noted, place
+
+
+def plan_batch(own: Folder, epoch: int, planned: tuple[str, str], committed: bool = False) -> None:
+    """Plan the next batch of a query that does not run.
+
+    Args:
+        planned: what Spark is to note of it, and up to where its only source is read.
+        committed: it is taken for committed, so that the query begins after it.
+    """
+    if committed:
+        own.put(f"commits/{epoch}", b'v1\n{"nextBatchWatermarkMs":0}')
+    own.put(f"offsets/{epoch}", "\n".join(("v1", *planned)).encode())
+
+
+def copy_source(observed: Folder, source: int, own: Folder) -> None:
+    """Bring what a query notes of one of its sources into the checkpoint of another that has this source alone."""
+    theirs, ours = observed / "sources" / str(source), own / "sources" / "0"
+    gone = True
+    while gone:  # Spark removes what it has put together in another file: then that one is there
+        named, have = _noted(theirs), _noted(ours)
+        found = {name: theirs.content(name) for name in named if name not in have}
+        gone = None in found.values()
+    for name, content in found.items():
+        ours.put(name, content)
+    ours.delete([name for name in have if name not in named])
+
+
+def _noted(source: Folder) -> list[str]:
+    return [name for name in source.below() if not name.rpartition("/")[2].startswith(".")]
+
+
+def files_between(checkpoint: Folder, epoch: int) -> list[str]:
+    """Return the files that the only source of a query has with a batch, as paths; none if it is of another kind."""
+    since, until = (
+        json.loads(found[1]) if each >= 0 and (found := reached(checkpoint, each, 0)) else {}
+        for each in (epoch - 1, epoch)
+    )
+    if not is_of_files(until):
+        return []
+    after, last = since.get(OF_FILES, -1), until[OF_FILES]
+    return [unquote(path) for path, number in files_of(checkpoint, 0) if after < number <= last]
+
+
 # Relies on the files of a checkpoint, which are read and never written:
 #
 # - ``offsets/N``, in version v1: a line of JSON with ``batchWatermarkMs`` and ``batchTimestampMs``, then a line for
@@ -305,8 +414,6 @@ def is_of_files(offset: Mapping[str, Any]) -> bool:
 # made several stateful operators in one query possible). Tested beside Spark's own results.
 #
 # Since Spark 4.0.
-
-_NOTHING_YET: Final = "-"  # what Spark writes for a source that has given nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ except ImportError:  # `pyspark-client` has no JVM beside it
 NOT_SHOWN: Final[tuple[type[Exception], type[Exception]]] = (AttributeError, _Py4JError)
 
 # As Python's tracebacks write it.
+_CAUSE: Final = re.compile(r"\b\w*(?:Exception|Error): (.+)$", re.MULTILINE)
+_LONGEST: Final = 300  #: characters of such words
 _SENTENCE: Final = re.compile(r"^(?:spark_client\.errors\.)?(?:TrackingError|UsageError): (.+)$", re.MULTILINE)
 
 
@@ -49,6 +51,19 @@ def sentence_in(error: BaseException) -> str | None:
     """
     found = _SENTENCE.findall(str(error))
     return found[-1].strip() if found else None
+
+
+def cause_in(error: BaseException) -> str:
+    """Return the words of the error that is deepest in one of Spark's, on one line and without its class.
+
+    >>> cause_in(RuntimeError("[FAILED] …\\n  File …\\nAnalysisException: [GONE] a.json\\n=== Streaming Query ==="))
+    '[GONE] a.json'
+    >>> cause_in(RuntimeError("no answer"))
+    'no answer'
+    """
+    text = str(error).partition("=== Streaming Query ===")[0].strip()
+    found = _CAUSE.findall(text)
+    return (found[-1] if found else text.partition("\n")[0])[:_LONGEST].strip()
 
 
 # Relies on Spark's reading of a Python error's text (``StreamExecution.isInterruptionException``): a call that was

@@ -165,6 +165,21 @@ def paths_read(stream: DataFrame) -> list[str]:
         return []
 
 
+def options_read(stream: DataFrame) -> dict[str, str]:
+    """Return the options of a stream's sources, by names in small letters; none where Spark does not answer."""
+    found: dict[str, str] = {}
+    try:
+        for node in _walk(stream._jdf.queryExecution().analyzed()):
+            if node.nodeName() == "StreamingRelation":
+                options = node.dataSource().options()
+                found |= {str(key).lower(): str(options.apply(key)) for key in each_of(options.keys().toSeq())}
+            elif node.nodeName() == "StreamingRelationV2":
+                found |= {str(key).lower(): str(value) for key, value in dict(node.extraOptions()).items()}
+    except NOT_SHOWN:
+        pass
+    return found
+
+
 def _nodes(plan: Any) -> Iterator[str]:
     """Return the names of a plan's nodes, from its root to its last leaf."""
     return (str(node.nodeName()) for node in _walk(plan))
