@@ -28,9 +28,10 @@ COPY tracker tracker
 COPY spark_client spark_client
 
 FROM source AS build
-# Without the libraries' tests.
+# Without the libraries' tests. `--build-arg EXTRAS=server,object-store,notify,fast` is for `serve --compiled`.
+ARG EXTRAS=server,object-store,notify
 RUN python3 -m venv --without-pip /opt/tracker \
- && python3 -m pip --python /opt/tracker/bin/python install --no-cache-dir '.[server,object-store,notify]' \
+ && python3 -m pip --python /opt/tracker/bin/python install --no-cache-dir ".[$EXTRAS]" \
  && find /opt/tracker -depth -type d -name tests -exec rm -r {} +
 
 FROM source AS build-spark

@@ -34,6 +34,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@set -o pipefail; PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore PIP_CONSTRAINT=constraints.txt \
 	  $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -e '.[server,notify,load,spark,demo,dev]' \
 	  | { grep --line-buffered -oE '(Downloading|Using cached) .*[0-9] MB\)|Building wheel for [^ ]+|^Installing collected packages' || true; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --only-binary=numba,llvmlite \
+	  -e '.[fast]' 2>/dev/null || echo "without numba, which has no wheel for this Python: tests of compiled loops are skipped"
 	@$(BIN)/python scripts/generate_stubs.py --fetch
 	@$(BIN)/python scripts/compile_pyspark.py
 	@touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +25,11 @@ _FEWEST: Final = 30_000  # so that each of a sender's callers has a report of th
 def main() -> int:
     """Measures and prints."""
     arguments = _parser().parse_args()
+    if arguments.compiled:
+        from tracker.core.compiled import use
+
+        use()
+        os.environ["TRACKER_SERVE_COMPILED"] = "true"  # the servers' option
     described = machine()
     print_pairs(described.items())
     print()
@@ -70,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--senders", metavar="NUMBER", type=int, default=2, help="processes that report to a server (default: 2)"
     )
+    bench.add_argument("--compiled", action="store_true", help="with the compiled loops of the extra `fast`")
     bench.add_argument("--json", metavar="FILE", type=Path, help="also write everything to this file")
     return bench
 

@@ -79,6 +79,13 @@ from tracker.store import open_store
 store = open_store("memory:///")
 print(int(store.create("a", b"") and not store.create("a", b"")))
 """,
+    "fast": """
+import numpy as np
+from tracker.core.compiled import CompiledAccounts
+accounts = CompiledAccounts(1)
+accounts.add(["scope"], ["name"], np.zeros(1, np.int64), 1)
+print(len(accounts.rows_of(np.zeros(1, np.uint64))))
+""",
     "notify": """
 import subprocess, sys
 done = subprocess.run([sys.executable, "-m", "tracker.cli.main", "notify", "none.toml"], capture_output=True, text=True)

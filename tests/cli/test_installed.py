@@ -11,6 +11,7 @@ _TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
 _COMMANDS = [("load", ["load", "smoke", "--start"], _TOML)]
 if sys.version_info >= (3, 11):  # before, no extra makes a server run
     _COMMANDS.append(("server", ["serve"], "msgpack"))
+    _COMMANDS.append(("fast", ["serve", "--compiled"], "llvmlite"))
 
 
 def run(command: list[str], missing: str) -> subprocess.CompletedProcess[str]:

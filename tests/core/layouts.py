@@ -7,7 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+import pytest
+
 from tracker.core import accounts, cells, ends, log, sparsecells, views
+
+#: The implementations of the loops over a report's entries; the compiled ones need the extra `fast`.
+LOOPS = ("numpy", "compiled")
+
+
+def accounts_of(loops: str) -> type[accounts.Accounts]:
+    """The implementation of that name; skips the test if it is not installed."""
+    if loops == "numpy":
+        return accounts.Accounts
+    pytest.importorskip("numba", reason="needs the extra `fast`")
+    from tracker.core.compiled import CompiledAccounts
+
+    return CompiledAccounts
 
 
 @contextmanager

@@ -13,12 +13,18 @@ from pathlib import Path
 import pytest
 
 from tests.core.differential import complaint, difference, shrink, with_looks
-from tests.core.layouts import small_pages
+from tests.core.layouts import LOOPS, accounts_of, small_pages
 from tests.model.generate import generate
 from tests.model.lines import Driver, Line
-from tracker.core import Tracker
+from tracker.core import Tracker, accounts
 
 VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("*.jsonl"))
+
+
+@pytest.fixture(params=LOOPS, autouse=True)
+def _loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything twice: with numpy, and with compiled loops."""
+    monkeypatch.setattr(accounts, "chosen", accounts_of(request.param))
 
 
 @pytest.mark.parametrize("path", VECTORS[:10], ids=lambda path: path.stem)

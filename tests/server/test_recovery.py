@@ -20,11 +20,28 @@ from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
 from .processes import Server, Servers, StartFailedError
-from .tracking import define, ends, refused
+from .tracking import define, ends, refused, report
 
 
 def last_seq(server: Server, job: str = "job") -> int:
     return server.stub.GetJob(wire.GetJobRequest(job=job)).last_seq
+
+
+def test_a_journal_is_gone_on_with_by_compiled_loops_and_without(servers: Servers, tmp_path: Path) -> None:
+    """An element is sent without, received with them by its id, and its substream ends without again."""
+    pytest.importorskip("numba", reason="needs the extra `fast`")
+    server = servers.start(tmp_path, "sqlite")
+    log_id = define(server.stub).log_id
+    ids = server.stub.Report(report(0, xor=[5], received=[0], want_ids=True)).substream_ids
+    server.kill()
+    server = servers.start(tmp_path, "sqlite", "--compiled")
+    by_id = {"scopes": [], "names": [], "scope_index": [], "end_times": [], "substream_ids": ids, "log_id": log_id}
+    server.stub.Report(report(1, xor=[5], sent=[0], **by_id))
+    server.kill()
+    server = servers.start(tmp_path, "sqlite")
+    server.stub.Report(ends(2))
+    assert last_seq(server) == 4  # on two segments: the one of epoch 0, and that of epoch 2
+    server.kill()
 
 
 def test_lost_data_is_never_a_normal_start(servers: Servers, tmp_path: Path) -> None:

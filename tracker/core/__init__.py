@@ -7,10 +7,11 @@ what can be asked of a job is in `views`. Commands, answers and events are the v
 Its events go into its log.
 
 For each substream (`accounts`) and segment a job keeps an accumulator (`cells`): labels of sent and received elements
-folded by XOR, and two counts; where it lies depends on how many segments there are (`sparsecells` for many). Read
-`lifecycle` first: it has the states of a substream, and all that moves it from one to the next. Nothing takes effect
-before its epoch is committed (`producers` has what is staged), so a retried task or a zombie can never end anything; in
-IMMEDIATE mode it does, and is taken out again, which is all in `provisional`.
+folded by XOR, and two counts; where it lies depends on how many segments there are (`sparsecells` for many). A report's
+entries go there by loops of numpy, or by compiled ones (`compiled`). Read `lifecycle` first: it has the states of a
+substream, and all that moves it from one to the next. Nothing takes effect before its epoch is committed (`producers`
+has what is staged), so a retried task or a zombie can never end anything; in IMMEDIATE mode it does, and is taken out
+again, which is all in `provisional`.
 
 Fronts promise what they will not send any more (`fronts`), or how much they send (`expectations`); a substream that
 waits for none of them is closed (`closed`), and `timeindex` finds what a time closes. A closed substream whose

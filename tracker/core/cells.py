@@ -260,6 +260,11 @@ class Cells:
         self._surplus += surplus_of(self.words[changed]) - before
         self._balance -= int(entries.sent.sum()) - int(entries.received.sum())
 
+    def count_folded(self, balance: int, surplus: int) -> None:
+        """Count what was folded into `words` by another way: by how much the two sums over all cells have grown."""
+        self._balance += balance
+        self._surplus += surplus
+
     def put(self, rows: Rows, segments: Rows, words: U8) -> None:
         """Cells as another layout, or another graph, had them."""
         places = self.places(rows, segments)  # which may make room in `words`

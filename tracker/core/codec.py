@@ -19,7 +19,7 @@ from tracker.contract.bounds import bounded
 from tracker.contract.spec import Spec
 from tracker.contract.values import DrainMode, DrainState, Mode, Ordering
 
-from .accounts import Accounts
+from .accounts import Accounts, new_accounts
 from .cells import Entries, Rows
 from .closed import SOLE_OWNER, ClosedSet
 from .expectations import Expectations
@@ -332,7 +332,7 @@ def dump_accounts(accounts: Accounts) -> Values:
 
 def load_accounts(values: Values) -> Accounts:
     ids = values["ids"]
-    accounts = Accounts(values["segments"], int(ids[0]) if len(ids) else values["next_id"])
+    accounts = new_accounts(values["segments"], int(ids[0]) if len(ids) else values["next_id"])
     rows = accounts.restore(ids, values["next_id"], values["names"], values["scope_names"], values["free_scopes"])
     accounts.life.load(rows, values["flags"])
     for column in _OF_ACCOUNTS:

@@ -20,7 +20,7 @@ from tracker.contract.spec import DURATIONS, Spec
 from tracker.contract.values import DrainMode, DrainState, Mode, Reason
 
 from . import reports, timers
-from .accounts import Accounts
+from .accounts import new_accounts
 from .fronts import CommittedWatermarks, Fronts
 from .graph import Graph
 from .job import DrainRecord, Job
@@ -311,7 +311,7 @@ def _start_afresh(job: Job, graph: Graph) -> None:
     job.incarnation += 1
     _fence_all(job)
     job.late_by_id.clear()
-    job.begin(Accounts(len(graph), job.accounts.next_id), Fronts(job.spec.fronts, job.now))
+    job.begin(new_accounts(len(graph), job.accounts.next_id), Fronts(job.spec.fronts, job.now))
 
 
 def _fence_all(job: Job) -> None:

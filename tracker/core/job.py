@@ -23,7 +23,7 @@ from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import Spec
 from tracker.contract.values import DrainMode, DrainState, Reason
 
-from .accounts import Accounts, Changes
+from .accounts import Accounts, Changes, new_accounts
 from .cells import Entries, Rows, distinct
 from .closed import SOLE_OWNER, ClosedSet
 from .ends import Completion
@@ -135,7 +135,7 @@ class Job:
         self.late_reports = 0
         self.ends_announced = [0] * (1 + max(Reason.by_number()))
         self.late_by_id: dict[int, int] = {}
-        self.begin(Accounts(len(graph)), Fronts(spec.fronts, now))
+        self.begin(new_accounts(len(graph)), Fronts(spec.fronts, now))
 
     def begin(
         self, accounts: Accounts, fronts: Fronts, committed_watermarks: list[CommittedWatermarks] | None = None

@@ -173,7 +173,7 @@ def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Re
     """
     _check_shape(report)
     rows = accounts.find(report.scopes, report.scope_index, report.names)
-    new, again = _new_names(report, rows)
+    new, again = _new_names(report, rows) if len(rows) else ([], [])
     if len(report.substream_ids):
         if report.log_id != log_id:
             raise Refused(
@@ -188,13 +188,15 @@ def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Re
                 f"{len(unknown)} ids were never assigned or are forgotten, for example {unknown[0]}; resend the "
                 "substream names",
             )
-        rows = np.concatenate([rows, by_id])
+        rows = np.concatenate([rows, by_id]) if len(rows) else by_id
     numbers = np.array([graph.place(segment) for segment in report.segments], np.int64)
-    end_times = report.end_times if len(report.end_times) else np.full(len(report.names), NO_END_TIME, np.int64)
+    end_times = report.end_times
+    if len(end_times) < len(report.names):
+        end_times = np.full(len(report.names), NO_END_TIME, np.int64)
     by_entry = numbers[report.segment_index] if len(numbers) else rows[:0]
     resolved = Resolved(accounts, accounts.version, graph, log_id, rows, end_times, new, again, by_entry)
-    conflicts = _end_time_conflicts(resolved, accounts)
-    if len(conflicts):
+    conflicts = _end_time_conflicts(resolved, accounts) if len(end_times) else []
+    if conflicts:
         closed = {promise.substream_index for promise in report.promises if isinstance(promise, Close | Expect)}
         mentioned = np.zeros(len(rows), np.bool_)
         mentioned[report.substream_index] = True
@@ -241,10 +243,10 @@ def _check_shape(report: Report) -> None:
         ("segment_index", "segments", len(report.segments)),
     ):
         indexes = getattr(report, column)
-        if len(indexes) and int(indexes.max()) >= size:
+        if len(indexes) and (highest := int(np.maximum.reduce(indexes))) >= size:
             raise Refused(
                 Refusal.MALFORMED,
-                f"{column} {int(indexes.max())} is out of range: the report has {size} {what}, counted from 0",
+                f"{column} {highest} is out of range: the report has {size} {what}, counted from 0",
             )
     for promise in report.promises:
         if isinstance(promise, Close | Expect) and promise.substream_index >= substreams:
