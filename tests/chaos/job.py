@@ -10,11 +10,11 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -27,7 +27,7 @@ from tests.chaos import unprotected
 from tests.chaos.plan import TOPIC, Shape
 from tests.chaos.spark_home import java_options
 from tests.spark.feed import SCHEMA
-from tracker.client import DrainState, Report, TrackerClient
+from tracker.client import DrainState, Outcome, Report, TrackerClient
 
 FAILED = 3  #: exit code: a query has failed
 _FAILS_AT_ONCE, _FAILS_AT_THE_END = 0.06, 0.2  #: of all first attempts: fail before the first row; after the last
@@ -49,7 +49,7 @@ class Flaky:
     place: str
     failures: str
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rng = dice(self.shape, self.place)
         roll = rng.random()
         task = TaskContext.get()
@@ -74,7 +74,7 @@ class Splits:
 
     shape: Shape
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rng = dice(self.shape, "splits")
         for batch in batches:
             made = []
@@ -187,9 +187,10 @@ def dawdle(shape: Shape) -> None:
     """Has Spark take longer from a batch's report to its commit, so that drivers are often killed between the two."""
     send = Run.send
 
-    def send_and_dawdle(self: Run, report: Report, epoch: int) -> None:
-        send(self, report, epoch)
+    def send_and_dawdle(self: Run, report: Report, epoch: int) -> list[Outcome]:
+        outcomes = send(self, report, epoch)
         time.sleep(random.Random(f"{shape.seed} {epoch}").uniform(0, 1))
+        return outcomes
 
     Run.send = send_and_dawdle  # type: ignore[method-assign]
 

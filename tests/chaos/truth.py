@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 
 from tests.chaos.plan import TOPIC, Shape
 from tracker.client import Ended, Event, Late, Reason, Stalled, TrackerClient, Watch

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 
-from spark_client.api import session
-from spark_client.counting.groups import Key
+from pyspark import TaskContext
+
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.counting.runs import Run
-from tracker.client import Report
+from spark_client.runtime import assembly
+from spark_client.trackers.jobclient import JobProducer
+from tracker.client import Outcome, Report
+from tracker.contract.commands import Contents
 
 
-class _Forgetful:
-    """A manifest that nobody reads."""
-
-    def add(self, kept: object) -> None:
-        """Forgets what was kept."""
-
-
-@dataclass(frozen=True)
 class EveryAttemptCounts(ExecutorProbe):
-    """Reports each attempt under a unit of its own, of a query that does not seal: repetitions are not dropped."""
+    """Reports each attempt under a unit of its own: repetitions are not dropped."""
 
-    def _report(self, counted: Mapping[Key, tuple[int, int]]) -> None:
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        ExecutorProbe(**{**said, "kept": _Forgetful()})._report(counted)
+    def _sent(self, producer: JobProducer, epoch: int, pieces: Sequence[tuple[str, Contents]]) -> list[bytes]:
+        task = TaskContext.get()
+        assert task is not None
+        return super()._sent(producer, epoch, [(f"{unit}#{task.taskAttemptId()}", piece) for unit, piece in pieces])
 
 
 def take_out(protection: str | None) -> None:
@@ -36,12 +31,13 @@ def take_out(protection: str | None) -> None:
             committed its batch. ``seal``, ``labels``, and None: nothing here; the job sees to it.
     """
     if protection == "units":
-        session.ExecutorProbe = EveryAttemptCounts  # type: ignore[attr-defined]
+        assembly.ExecutorProbe = EveryAttemptCounts  # type: ignore[attr-defined]
     elif protection == "commit":
         send = Run.send
 
-        def send_and_commit(self: Run, report: Report, epoch: int) -> None:
-            send(self, report, epoch)
+        def send_and_commit(self: Run, report: Report, epoch: int) -> list[Outcome]:
+            outcomes = send(self, report, epoch)
             self._producer.commit(epoch)
+            return outcomes
 
         Run.send = send_and_commit  # type: ignore[method-assign]

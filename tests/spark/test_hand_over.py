@@ -213,7 +213,7 @@ def test_a_hand_over_cancelled_after_sources_stopped_leaves_the_job_startable(
 
 def missing(tracking: Tracking) -> str:
     """What the queries here wait for."""
-    return "; ".join(each.rest.goal.missing for each in tracking._running._followers if each.rest is not None)
+    return "; ".join(each.missing for each in tracking._running.followed if each.missing)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.conftest import CLOSURE
@@ -44,7 +45,7 @@ def by_batch(rows: DataFrame, *keys: Column | str) -> list[tuple[Any, ...]]:
 def test_files_loads_sessions_and_blocks_end_by_themselves(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    tracking = BatchTracking(feed, spark, job, tracker.address)
+    tracking = Tracking(spark, job, tracker.address)
     raw = spark.readStream.schema(FIELDS).option("maxFilesPerTrigger", 1).json(str(feed.path))
     control = tmp_path / "control"
     control.mkdir()
@@ -84,7 +85,7 @@ def test_files_loads_sessions_and_blocks_end_by_themselves(
     feed.put(event(5, "bob", 2, "t1", "click", "B"), event(6, "ann", 4, "s2", "login", "B"))
     (control / "2.json").write_text(json.dumps({"load": "B", "n": 4}))
     feed.put(event(7, "bob", 3, "t1", "logout", "B"))
-    tracking._running.queries[1].fronts[0].look(Path(), None, at_once=True)
+    tracking._running.queries[1].fronts[0].look(Folder(tmp_path), None, at_once=True)
     everything = spark.read.schema(FIELDS).json(str(feed.path))
     named = everything.withColumn("file", F.col("_metadata.file_name"))
     assert released("file", "file") == by_batch(named, "file")
@@ -113,7 +114,7 @@ def test_a_transactions_count_may_come_in_its_own_stream(
         tracking.expect(changes, commits.select("txn", "count"))
 
     commits = raw.where("count is not null").writeStream.foreachBatch(expect)
-    query = commits.option("checkpointLocation", tmp_path / "commits").start()
+    query = commits.option("checkpointLocation", str(tmp_path / "commits")).start()
     feed.put({"txn": "x", "id": 1}, {"txn": "y", "id": 2}, {"txn": "y", "count": 2})
     feed.put({"txn": "x", "count": 1})
     query.processAllAvailable()

@@ -34,6 +34,7 @@ from spark_client import (
 )
 from spark_client.release.state import PartialState
 from spark_client.spark_internals.columns import dumps, loads
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.conftest import IN_THE_JVM
@@ -104,7 +105,7 @@ class Shop:
     def start(self, deployment: str = "1", change: Callable[[dict[str, Any]], Any] | None = None) -> Tracking:
         tracking, writer = self.writer(deployment, change)
         writer.start()
-        return tracking  # type: ignore[no-any-return]
+        return tracking
 
     def found(self) -> dict[str, list[tuple[Any, ...]]]:
         """What each output has, sorted."""
@@ -229,7 +230,7 @@ def test_a_plan_of_several_is_run_in_another_process(shop: Shop, feed: Feed, tmp
     for number in range(3):
         feed.put(*hours(random.Random(number), 100 * number, "abc"[number], tenants="abc"[number:]))
     tracking.define()
-    run_elsewhere(feed, tmp_path, plan_of(tracking, writer))
+    run_elsewhere("streamed", feed, tmp_path, plan_of(tracking, writer))
     assert shop.found() == shop.expected()
 
 
@@ -352,13 +353,13 @@ def test_a_drain_that_died_half_published_is_finished_for_the_others(
     tracking = shop.start()
     feed.put(*hours(random.Random(3), 100, ""))
     tracking.process_all_available()
-    publish, published = PartialState.publish, list[Path]()
+    publish, published = PartialState.publish, list[Folder]()
 
     def dies(self: PartialState, epoch: int) -> None:
         if len(published) == 1:
             raise RuntimeError("killed")
         publish(self, epoch)
-        published.append(self._path)
+        published.append(self._folder)
 
     with monkeypatch.context() as patched:
         patched.setattr(PartialState, "publish", dies)
