@@ -112,16 +112,16 @@ class Aggregate:
         asked = F.expr(condition) if isinstance(condition, str) else condition
         return self.made(lambda value: F.when(asked, value))
 
-    def __add__(self, other: Aggregate | float) -> Aggregate:
+    def __add__(self, other: Aggregate | float | Decimal) -> Aggregate:
         return combine(lambda one, two: one + two, self, _constant(other))
 
-    def __sub__(self, other: Aggregate | float) -> Aggregate:
+    def __sub__(self, other: Aggregate | float | Decimal) -> Aggregate:
         return combine(lambda one, two: one - two, self, _constant(other))
 
-    def __mul__(self, other: Aggregate | float) -> Aggregate:
+    def __mul__(self, other: Aggregate | float | Decimal) -> Aggregate:
         return combine(lambda one, two: one * two, self, _constant(other))
 
-    def __truediv__(self, other: Aggregate | float) -> Aggregate:
+    def __truediv__(self, other: Aggregate | float | Decimal) -> Aggregate:
         return combine(lambda one, two: one / two, self, _constant(other))
 
     @property
@@ -175,7 +175,7 @@ def combine(function: Callable[..., Column], *aggregates: Aggregate) -> Aggregat
     )
 
 
-def _constant(value: Aggregate | float) -> Aggregate:
+def _constant(value: Aggregate | float | Decimal) -> Aggregate:
     """Return an aggregate, or a number as one: of which nothing is kept."""
     if isinstance(value, Aggregate):
         return value

@@ -129,7 +129,7 @@ class Declarations:
         reader = SourceReader(df, origin)
         return TrackedStream(self._tracking, Readable(Stream(origin), reader.native(), reader))
 
-    def channel(self, segment: str, path: str, *, keep: bool = False) -> FileChannel:
+    def channel(self, segment: str, path: str | os.PathLike[str], *, keep: bool = False) -> FileChannel:
         """Return a channel of files between two queries.
 
         Args:
@@ -146,7 +146,7 @@ class Declarations:
         segment: str,
         connect: Callable[[], Connection],
         table: str,
-        path: str,
+        path: str | os.PathLike[str],
         *,
         placeholder: str = "%s",
         keep: bool = False,
@@ -174,7 +174,7 @@ class Declarations:
         segment: str,
         topic: str,
         servers: str,
-        path: str,
+        path: str | os.PathLike[str],
         *,
         deduplicate: bool = True,
         options: Mapping[str, str] | None = None,

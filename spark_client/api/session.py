@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
 from functools import wraps
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -270,7 +271,7 @@ class Tracking:
 
     # ---------------------------------------------------------------- what came late, or early
 
-    def late(self, checkpoint: str, late_path: str | None = None) -> DataFrame:
+    def late(self, checkpoint: str | PathLike[str], late_path: str | None = None) -> DataFrame:
         """Return what a query has set aside: late rows, and rows of no substream: `LATE_SCHEMA`, with ``revision``.
 
         Args:
@@ -286,7 +287,7 @@ class Tracking:
         late = path / "tracker" / "late" if late_path is None else folder_of(self.spark, late_path, "late_path")
         return late_rows(self.spark, path, late)
 
-    def early(self, checkpoint: str, early_path: str | None = None, *, release: str = "") -> DataFrame:
+    def early(self, checkpoint: str | PathLike[str], early_path: str | None = None, *, release: str = "") -> DataFrame:
         """Return the newest early results of a release that writes files: one row for each key of what is open yet.
 
         They are of the moment in which this is called: call it again for newer ones. A reader of both reads these
@@ -311,7 +312,7 @@ class Tracking:
 
     def reopen(
         self,
-        checkpoint: str,
+        checkpoint: str | PathLike[str],
         *,
         scope: str | None = None,
         name: str | None = None,
