@@ -36,8 +36,8 @@ def main(server: str | None) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         (path / "orders").mkdir()
-        raw = spark.readStream.schema("shop string, at timestamp, kind string, items int, last boolean")
-        raw = raw.json(str(path / "orders"))
+        reader = spark.readStream.schema("shop string, at timestamp, kind string, items int, last boolean")
+        raw = reader.json(str(path / "orders"))
 
         tracking = Tracking(spark, job=f"quickstart-{os.getpid()}", server=server)
         orders = tracking.source(raw, "orders", scope="shop", window=("at", "1 day"), front=Marks("last"))

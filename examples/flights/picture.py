@@ -42,7 +42,7 @@ def figure(outcomes: Sequence[Outcome]) -> Figure:
         fontsize=15,
         color=_INK,
     )
-    left, right = whole.subfigures(1, 2, width_ratios=[1.75, 1])
+    left, right = whole.subfigures(1, 2, squeeze=False, width_ratios=[1.75, 1])[0]
     axes = left.subplots(len(outcomes), 1, sharex=True, squeeze=False)[:, 0]
     for axis, outcome, colour in zip(axes, outcomes, _COLOURS, strict=False):
         _by_day(axis, outcome, colour, low, high)

@@ -30,7 +30,7 @@ def base_image(dockerfile: str) -> str:
     bases = {name for name, _ in names if name not in stages}
     if len(bases) != 1:
         raise CheckError(f"the Dockerfile begins with several images: {', '.join(sorted(bases))}")
-    return bases.pop()
+    return str(bases.pop())
 
 
 def make_base(name: str) -> None:

@@ -119,8 +119,8 @@ def main() -> int:
     if arguments.set:
         try:
             set_version(arguments.set)
-        except ValueError as wrong:
-            print(f"versions: {wrong}", file=sys.stderr)
+        except ValueError as refused:
+            print(f"versions: {refused}", file=sys.stderr)
             return 2
     wrong = faults(tag=arguments.tag)
     if arguments.tag and not wrong:

@@ -9,7 +9,7 @@ import griffe
 from scripts.site.examples import fenced
 
 
-class Doctests(griffe.Extension):
+class Doctests(griffe.Extension):  # type: ignore[misc]
     """Put fences around the examples of every docstring."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -102,7 +102,7 @@ def files(folder: Folder, texts: Sequence[str] = (), names: Sequence[str] = ()) 
         texts: columns of strings that are wanted as dictionaries, as they are in the files.
         names: of the files; none: all that the folder holds.
     """
-    import pyarrow.dataset as ds  # type: ignore[import-untyped]  # which tasks of a probe need not load
+    import pyarrow.dataset as ds  # which tasks of a probe need not load
 
     form = ds.ParquetFileFormat(
         coerce_int96_timestamp_unit="us",  # Spark writes Parquet's oldest form of timestamps by default

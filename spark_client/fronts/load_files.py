@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Any, TypeAlias
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.columns import as_column_has_it

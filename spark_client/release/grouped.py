@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any, Final
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import TrackingError

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 try:
-    from py4j.protocol import Py4JError as _Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError as _Py4JError
 except ImportError:  # `pyspark-client` has no JVM beside it
     _Py4JError = AttributeError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T  # noqa: N812

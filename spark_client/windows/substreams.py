@@ -20,7 +20,7 @@ from datetime import date, datetime
 from enum import Enum
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812

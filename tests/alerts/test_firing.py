@@ -48,7 +48,7 @@ def test_a_tracker_that_is_away(scene: Scene) -> None:
 def test_a_journal_that_fails(scene: Scene) -> None:
     define(scene.stub)
     resource.prlimit(scene.server.pid, resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
-    fill(scene)
+    fill(scene.stub)
     scene.observer.fires("TrackerJournalFailing", instance=scene.metrics)
     scene.observer.fires("TrackerNotReady", instance=scene.metrics)
     resource.prlimit(scene.server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

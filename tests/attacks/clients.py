@@ -54,7 +54,7 @@ def credentials(server: Server, name: str) -> Credentials:
     if server.pid not in _places:
         return Credentials()
     directory, ca = _places[server.pid]
-    return Credentials(ca=ca and str(ca), token_file=str(directory / f"{name}.token"))
+    return Credentials(ca=str(ca) if ca else None, token_file=str(directory / f"{name}.token"))
 
 
 def open_channel(server: Server, name: str) -> grpc.Channel:

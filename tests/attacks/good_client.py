@@ -27,7 +27,7 @@ def main(address: str) -> None:
         stub.Report(ends(epoch, "good"), timeout=PATIENCE_S)
     print("ready", flush=True)
     threading.Thread(target=lambda: (sys.stdin.read(), closed.set()), daemon=True).start()
-    took = []
+    took = list[float]()
     while not closed.is_set():
         started = time.monotonic()
         stub.Report(ends(20 + len(took), "good"), timeout=PATIENCE_S)

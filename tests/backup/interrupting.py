@@ -102,7 +102,7 @@ def _count_steps(step: int, marker: str, last: Callable[[str], object]) -> None:
             count(f"redis {str(command)[:60]}")
         return send(self, command, check_health)  # type: ignore[arg-type]
 
-    redis.connection.AbstractConnection.send_packed_command = send_packed_command  # type: ignore[assignment]
+    redis.connection.AbstractConnection.send_packed_command = send_packed_command  # type: ignore[method-assign]
 
 
 def play_restore(directory: Path, kind: str) -> None:

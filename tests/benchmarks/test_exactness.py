@@ -135,7 +135,7 @@ def of_pandas(query: str, rows: list[Row]) -> dict[Key, tuple[int, int, int]]:
     table = pd.DataFrame([vars(row) for row in rows])
     bids = table[table["kind"] == "bid"].copy()
     bids["begin"] = bids["at"] - bids["at"] % LENGTH
-    bids["entity"] = {"tumbling": 0, "session": bids["person"]}.get(query, bids["auction"])
+    bids["entity"] = 0 if query == "tumbling" else bids["person" if query == "session" else "auction"]
     if query == "sliding":
         first = bids["at"] - bids["at"] % SLIDE
         bids = pd.concat([bids.assign(begin=first), bids.assign(begin=first - SLIDE)])
@@ -150,7 +150,7 @@ def of_pandas(query: str, rows: list[Row]) -> dict[Key, tuple[int, int, int]]:
         sessions = bids.groupby(["tenant", "entity", "session"])["at"]
         bids["begin"], bids["end"] = sessions.transform("min"), sessions.transform("max") + GAP
     grouped = bids.groupby(["tenant", "entity", "begin", "end"])["price"].agg(["size", "sum", "max"])
-    return {Key(*key): tuple(map(int, value)) for key, value in zip(grouped.index, grouped.to_numpy(), strict=True)}
+    return {Key(*key): (int(n), int(total), int(most)) for key, n, total, most in grouped.itertuples()}
 
 
 @pytest.mark.parametrize("query", QUERIES)

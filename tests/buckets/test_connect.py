@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ class Shop:
         rows = self._delta() if self._kind == "delta" else self._iceberg()
         return sorted((r["tenant"], str(r["window"]["start"])[:13], r["kind"], r["rows"], r["amount"]) for r in rows)
 
-    def _delta(self) -> list[dict[str, object]]:
+    def _delta(self) -> list[dict[str, Any]]:
         import deltalake
 
         options = {"AWS_ALLOW_HTTP": "true"}
@@ -70,16 +71,16 @@ class Shop:
             found = deltalake.DeltaTable(f"s3://{self._place}/hourly", storage_options=options)
         except deltalake.exceptions.TableNotFoundError:
             return []
-        rows: list[dict[str, object]] = found.to_pyarrow_table().to_pylist()
+        rows: list[dict[str, Any]] = found.to_pyarrow_table().to_pylist()
         return rows
 
-    def _iceberg(self) -> list[dict[str, object]]:
+    def _iceberg(self) -> list[dict[str, Any]]:
         from pyiceberg.catalog.sql import SqlCatalog
         from pyiceberg.exceptions import NoSuchTableError
 
         catalog = SqlCatalog("lake", uri=f"sqlite:///{self._catalog}", **{"s3.endpoint": self._endpoint})
         try:
-            rows: list[dict[str, object]] = catalog.load_table("shop.hourly").scan().to_arrow().to_pylist()
+            rows: list[dict[str, Any]] = catalog.load_table("shop.hourly").scan().to_arrow().to_pylist()
         except NoSuchTableError:
             return []
         return rows

@@ -19,7 +19,7 @@ from tests.spark.feed import Feed, row
 
 pytestmark = pytest.mark.spark
 
-WINDOW = {"scope": "tenant", "window": ("ts", "1 hour"), "front": Marks("is_last")}
+WINDOW: dict[str, Any] = {"scope": "tenant", "window": ("ts", "1 hour"), "front": Marks("is_last")}
 COLUMNS = ("tenant", "window.end", "kind", "rows", "amount")
 
 

@@ -48,7 +48,7 @@ class Answering:
                 observed.by = before if before == self._process(address) else ""
             return result
 
-        Calls._answer = observing  # type: ignore[method-assign]
+        Calls._answer = observing  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:

@@ -103,7 +103,8 @@ class Reader(Client):
 
     def _await(self) -> None:
         producer, epoch = self.random.randrange(self.flow.producers), self.random.randrange(self.flow.epochs)
-        asked = {"segment": self.random.choice(list(SEGMENTS)), "scope": f"p{producer}", "name": str(epoch)}
+        segment = self.random.choice(list(SEGMENTS))
+        asked: dict[str, Any] = {"segment": segment, "scope": f"p{producer}", "name": str(epoch)}
 
         def work() -> dict[str, Any]:
             try:

@@ -87,7 +87,7 @@ def replay(
         if epoch[0] not in opened:
             opened.add(epoch[0])
             driver.run({"do": "open", "producer": epoch[0], "run": "r", "mode": "STAGED"})
-        first, expected = replayed.seq + 1, []
+        first, expected = replayed.seq + 1, list[list[Any]]()
         for each in sorted(each for each in begun if (each[0], each[1] - 1) in done and each not in done):
             trial = deepcopy(driver)
             _, settled = trial.run(parts(epochs[each])[0])
@@ -101,9 +101,9 @@ def replay(
             done.add(each)
         expected += driver.run(epochs[epoch])[1]
         done.add(epoch)
-        found = list(log[replayed.seq : replayed.seq + len(expected)])
-        if _comparable(found) != _comparable(expected):
-            replayed.problem = f"after event {replayed.seq}, epoch {epoch}: {_difference(expected, found)}"
+        logged = log[replayed.seq : replayed.seq + len(expected)]
+        if _comparable(logged) != _comparable(expected):
+            replayed.problem = f"after event {replayed.seq}, epoch {epoch}: {_difference(expected, logged)}"
             return replayed
         replayed.seq += len(expected)
         replayed.order.append((epoch, first, replayed.seq))

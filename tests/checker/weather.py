@@ -84,7 +84,7 @@ def tell_of_recoveries() -> None:
         print(RECOVERING, file=sys.stderr, flush=True)
         recovering(readiness)
 
-    Readiness.recovering = told  # type: ignore[method-assign]
+    Readiness.recovering = told  # type: ignore[assignment, method-assign]
 
 
 def _later(request: Callable[[], None]) -> None:

@@ -23,7 +23,7 @@ class Shell:
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with patch.dict(os.environ, self.environment, clear=True), redirect_stdout(out), redirect_stderr(err):
             returned = main(arguments)
-        return self._checked(out.buffer.getvalue().decode(), err.buffer.getvalue().decode(), returned, status)  # type: ignore[attr-defined]
+        return self._checked(out.buffer.getvalue().decode(), err.buffer.getvalue().decode(), returned, status)
 
     def process(self, *arguments: str, status: int = 0) -> str:
         """As a call, in a process of its own: while others run."""

@@ -127,8 +127,8 @@ def test_a_drain_is_asked_for_taken_back_and_waited_for(shell: Shell, flights: s
     assert shell("finish-front", flights, "schedule") == "schedule is finished\n"
     assert shell("abandon", flights, "LGA", "2013-01-02") == "2013-01-02 is abandoned\n"
     assert "it was closed only by a drain on 'raw'" in shell("explain", flights, "LGA", "2013-01-02")
-    shown = [row["STATE"] for row in table(shell("substreams", flights, "--ended"))]
-    assert shown == ["ended", "ended by a drain"]
+    ended = [row["STATE"] for row in table(shell("substreams", flights, "--ended"))]
+    assert ended == ["ended", "ended by a drain"]
     assert json.loads(shell("drain", flights, "d1", "--wait", "--json"))["state"] == "DRAINED"
     assert "nothing is cancelled" in shell("cancel-drain", flights, status=1)
 

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from tests.server.processes import Servers, launcher
 from tracker.cli.main import main
@@ -50,21 +52,21 @@ def fill(stub: TrackerStub, job: str, names: Random) -> dict[str, str]:
                 deployment="d1",
                 segments=[wire.Segment(name=given["segment"])],
                 fronts=[given["front"], bad("other front")],
-                stall_after={"nanos": 1},
+                stall_after=Duration(nanos=1),
             )
         )
     )
     stub.OpenProducer(wire.OpenProducerRequest(job=job, producer=given["producer"], run=given["run"]))
-    of = {"job": job, "producer": given["producer"], "run": given["run"], "segments": [given["segment"]]}
-    columns = {"scopes": [given["scope"]], "names": [given["name"], given["ended"]], "scope_index": [0, 0]}
-    columns |= {"substream_index": [0, 1], "segment_index": [0, 0], "xor": [1, 0], "sent": [1, 1], "received": [0, 1]}
+    said: dict[str, Any] = {"job": job, "producer": given["producer"], "run": given["run"], "scopes": [given["scope"]]}
+    said |= {"segments": [given["segment"]], "names": [given["name"], given["ended"]], "scope_index": [0, 0]}
+    said |= {"substream_index": [0, 1], "segment_index": [0, 0], "xor": [1, 0], "sent": [1, 1], "received": [0, 1]}
     promises = [wire.Promise(frontier=wire.Frontier(front=given["front"], scope=given["scope"], time=5))]
     promises.append(wire.Promise(close=wire.Close(substream_index=1)))
     promises.append(wire.Promise(close=wire.Close(substream_index=0)))
     for epoch, commit in ((0, True), (1, False)):
         stub.Report(
             wire.ReportRequest(
-                **of, **columns, epoch=epoch, units=[given["unit"]], entry_count=2, promises=promises, commit=commit
+                **said, epoch=epoch, units=[given["unit"]], entry_count=2, promises=promises, commit=commit
             )
         )
     # Late entries, and a drain that is waited for.

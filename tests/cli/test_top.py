@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -270,7 +271,7 @@ def test_the_last_look_stays_while_the_tracker_is_away(server: Server) -> None:
 
 @pytest.mark.parametrize(("variables", "colour"), [({}, "yellow"), ({"NO_COLOR": "1"}, "default")])
 def test_colour_marks_what_is_amiss_unless_none_is_wanted(
-    client: TrackerClient, job: str, shell: Shell, variables: dict[str, str], colour: str
+    client: TrackerClient, job: str, shell: Shell, variables: dict[str, Any], colour: str
 ) -> None:
     fill(client, job)
     with Terminal(shell, "top", job, "--interval", "0.2", **variables) as terminal:

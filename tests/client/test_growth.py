@@ -26,8 +26,8 @@ class Life:
     def __init__(self, client: TrackerClient, job: str, remember: timedelta | None) -> None:
         self.client, self.job = client, job
         graph = {"in": ["clean"], "clean": []}
-        rules = {"retention": MOMENT, "remember": remember}
-        client.define_job(JobSpec(job=job, deployment="d1", segments=graph, fronts=["in"], **rules))
+        spec = JobSpec(job=job, deployment="d1", segments=graph, fronts=["in"], retention=MOMENT, remember=remember)
+        client.define_job(spec)
         self.reader = client.subscribe(job, "release", ["clean"])
         self.batches = 0
         self.ends = 0

@@ -48,4 +48,4 @@ def test_a_reporter_loads_no_more_than_it_needs(code: str) -> None:
 def test_what_several_trackers_need_is_there_when_it_is_asked_for() -> None:
     assert "tracker.sharded.client" in loaded(_SEVERAL)
     with pytest.raises(ImportError):
-        from tracker.client import NoSuchName  # type: ignore[attr-defined] # noqa: F401
+        from tracker.client import NoSuchName  # noqa: F401

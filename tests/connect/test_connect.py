@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow.dataset as ds
 import pytest
 
 from examples.services.connect import ConnectServer

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from random import Random
 from typing import Any
 
@@ -100,10 +101,10 @@ def _job(tracker: Any) -> Any:
     fronts = {front.front: replace(front, frontiers=_telling(front.frontiers)) for front in status.fronts}
     producers = {producer.producer: producer for producer in status.producers}
     scalars = (status.first_seq, status.last_seq, status.open_substreams, status.ended_substreams, status.in_flight)
-    scalars += (status.incomplete_substreams, status.expected, status.expected_sent)
+    expected = (status.incomplete_substreams, status.expected, status.expected_sent)
     staged = (status.staged_substreams, status.staged_units, status.staged_entries)
     unread = (sorted(status.unread_segments), dict(status.advanced))
-    return status.spec, scalars, staged, status.late_reports, fronts, producers, status.incarnation, unread
+    return status.spec, scalars, expected, staged, status.late_reports, fronts, producers, status.incarnation, unread
 
 
 def _telling(frontiers: dict[str, int]) -> dict[str, int]:
@@ -119,7 +120,7 @@ def _drain(tracker: Any) -> Any:
     return *scalars, status.unbalanced_segments, *map(set, names)
 
 
-def _substreams(tracker: Any, **which: bool) -> Any:
+def _substreams(tracker: Any, **which: Any) -> Any:
     found: list[Any] = []
     after: int | None = -1
     while after is not None:
@@ -147,10 +148,7 @@ def _reads(tracker: Any) -> Any:
         [
             tracker.view(JOB).first_seq(wanted),
             *(
-                _ask(
-                    lambda t, w=wanted, p=place, o=own, n=limit: t.view(JOB).events(p, limit=n, wanted=w, own=o),
-                    tracker,
-                )
+                _ask(methodcaller("events", place, limit=limit, wanted=wanted, own=own), tracker.view(JOB))
                 for place, own, limit in ((0, False, 10**6), (0, True, 3), (last // 3, True, 10**6), (last, True, 5))
             ),
         ]
@@ -161,7 +159,7 @@ def _reads(tracker: Any) -> Any:
 def _subscriptions(tracker: Any) -> Any:
     statuses = [replace(status, expired_because="") for status in tracker.view(JOB).subscriptions()]
     reads = [
-        _ask(lambda t, n=name, p=place: t.view(JOB).events(p, limit=10**6, subscription=n), tracker)
+        _ask(methodcaller("events", place, limit=10**6, subscription=name), tracker.view(JOB))
         for name in ("s0", "s1", "s2")
         for place in (0, 2)
     ]

@@ -109,9 +109,8 @@ def test_a_layout_keeps_what_plain_dicts_keep(layout: type[Cells], steps: list[t
         elif what == "clear":
             cells.write_off(np.array(value))
             cells.clear(np.array(value))
-            plain.words = defaultdict(
-                plain.words.default_factory, {p: w for p, w in plain.words.items() if p[0] not in value}
-            )
+            for place in [place for place in plain.words if place[0] in value]:
+                del plain.words[place]
             plain.ended = {pair: reason for pair, reason in plain.ended.items() if pair[0] not in value}
             last = [each for each in last if each[0][0] not in value]
         else:

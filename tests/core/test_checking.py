@@ -37,8 +37,8 @@ class Checked(Tracker):
         try:
             prepared = self.prepare(command)
             checked = None
-        except Refused as refused:
-            checked = str(refused)
+        except Refused as error:
+            checked = str(error)
         assert state(self) == before, f"the check of {command} changed something"
         refused, answer = None, None
         try:

@@ -34,7 +34,7 @@ def close(run: str) -> Line:
 def handed_over(**durations: int) -> list[Line]:
     """A closed substream stays in the state of a deployment that is handed over."""
     return [
-        keeping(**durations),
+        keeping("d1", **durations),
         start("p1"),
         report("p1", 0, "u0", [IN, OUT, KEPT], [FRONTIER], commit=True),
         HAND_OVER,

@@ -13,7 +13,8 @@ from tracker.core import Tracker
 
 def test_the_garbage_collector_looks_at_no_kept_event() -> None:
     """A pass over a million would hold up everybody for a second."""
-    driver = Driver(Tracker("log"))
+    core = Tracker("log")
+    driver = Driver(core)
     for line in (define(fronts=("f",)), start("p1"), report("p1", 0, "u0", [SENT], [CLOSE], commit=True)):
         driver.run(line)
     for number, count in enumerate((1, 100), 1):  # one by one, and many at once
@@ -23,7 +24,7 @@ def test_the_garbage_collector_looks_at_no_kept_event() -> None:
     driver.run({"do": "finish_front", "front": "f"})
     driver.run({"do": "abandon", "scope": "t", "name": "s"})
     gc.collect()
-    for tracker in (driver.tracker, Tracker.load(driver.tracker.dump())):
+    for tracker in (core, Tracker.load(core.dump())):
         kept = tracker._jobs[JOB].log._events
         gc.collect()
         assert len(kept) == 102

@@ -5,6 +5,7 @@ Each is the shortest that shows a point of the contract; both must say the same,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tracker.core import Tracker
 SECOND = 10**9
 
 
-def define(deployment: str = "d1", fronts: tuple[str, ...] = (), **more: Any) -> Line:
+def define(deployment: str = "d1", fronts: Sequence[str] = (), **more: Any) -> Line:
     line = {"do": "define", "deployment": deployment, "segments": [["a", []]], "fronts": fronts, "ordering": "NONE"}
     return line | more
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from examples.flights import delays, demo, picture, program, replay, truth
 from examples.flights.outcome import Outcome, judge
 
 DAYS, SPAN = 3, 5
+Judge = Callable[[pd.DataFrame], Outcome]
 
 
 @pytest.fixture(scope="module")
@@ -39,38 +42,38 @@ def exact(flights: pd.DataFrame, windows: pd.DataFrame, files: list[replay.File]
 
 
 @pytest.fixture
-def judged(flights: pd.DataFrame, windows: pd.DataFrame, files: list[replay.File]) -> object:
+def judged(flights: pd.DataFrame, windows: pd.DataFrame, files: list[replay.File]) -> Judge:
     def hold_to_truth(released: pd.DataFrame) -> Outcome:
         return judge("some way", released, windows, truth.complete(flights), files)
 
     return hold_to_truth
 
 
-def test_windows_released_with_their_last_flight_are_released_at_once(exact: pd.DataFrame, judged) -> None:  # type: ignore[no-untyped-def]
+def test_windows_released_with_their_last_flight_are_released_at_once(exact: pd.DataFrame, judged: Judge) -> None:
     outcome = judged(exact)
     assert outcome.at_once == 1
     assert outcome.windows["hours"].between(0, SPAN).all()
     assert (outcome.released, outcome.wrong, outcome.never, outcome.lost) == (len(exact), 0, 0, 0)
 
 
-def test_a_window_kept_longer_is_not_released_at_once(exact: pd.DataFrame, judged) -> None:  # type: ignore[no-untyped-def]
-    later = exact.copy()
+def test_a_window_kept_longer_is_not_released_at_once(exact: pd.DataFrame, judged: Judge) -> None:
+    later: Any = exact.copy()
     later.loc[7, "file"] += 2
     outcome = judged(later)
     assert outcome.windows.loc[7, "files"] == 2
-    assert outcome.windows.loc[7, "hours"] == judged(exact).windows.loc[7, "hours"] + 2 * SPAN
+    assert outcome.windows.loc[7, "hours"] == judged(exact).windows.loc[7, "hours"] + 2 * SPAN  # type: ignore[operator]
     assert outcome.at_once < 1
 
 
-def test_lost_rows_make_a_window_wrong_and_are_counted(exact: pd.DataFrame, judged) -> None:  # type: ignore[no-untyped-def]
-    poorer = exact.copy()
+def test_lost_rows_make_a_window_wrong_and_are_counted(exact: pd.DataFrame, judged: Judge) -> None:
+    poorer: Any = exact.copy()
     poorer.loc[7, "flights"] -= 1
     outcome = judged(poorer)
     assert (outcome.wrong, outcome.lost) == (1, 1)
     assert outcome.windows.loc[7, "wrong"]
 
 
-def test_a_window_that_never_came_out_is_counted(exact: pd.DataFrame, judged) -> None:  # type: ignore[no-untyped-def]
+def test_a_window_that_never_came_out_is_counted(exact: pd.DataFrame, judged: Judge) -> None:
     outcome = judged(exact.drop(index=7))
     assert (outcome.never, outcome.released) == (1, len(exact) - 1)
 
@@ -78,12 +81,12 @@ def test_a_window_that_never_came_out_is_counted(exact: pd.DataFrame, judged) ->
 @pytest.mark.parametrize("fault", ["none", "missing", "doubled", "changed", "killed too early", "killed too late"])
 def test_the_exit_status_tells_whether_the_table_is_exact(
     exact: pd.DataFrame,
-    judged,  # type: ignore[no-untyped-def]
+    judged: Judge,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
-    changed = exact.copy()
+    changed: Any = exact.copy()
     changed.loc[7, "worst_delay"] += 1
     released = {
         "missing": exact.drop(index=7),
@@ -114,7 +117,7 @@ def test_what_a_user_can_mend_is_named(
 
 def test_the_delays_are_printed_drawn_and_kept_window_by_window(
     exact: pd.DataFrame,
-    judged,  # type: ignore[no-untyped-def]
+    judged: Judge,
     tmp_path: Path,
 ) -> None:
     later = exact.assign(file=(exact["file"] + 2).clip(upper=exact["file"].max()))
@@ -130,7 +133,7 @@ def test_the_delays_are_printed_drawn_and_kept_window_by_window(
 
 def test_all_that_a_picture_shows_lies_inside_its_frame(
     exact: pd.DataFrame,
-    judged,  # type: ignore[no-untyped-def]
+    judged: Judge,
 ) -> None:
     """Titles and labels are measured as they are drawn, with names and counts as long as they come."""
     poorer = exact.assign(flights=exact["flights"] - 1)

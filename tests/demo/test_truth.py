@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -13,7 +15,7 @@ def windows() -> pd.DataFrame:
     return truth.daily(replay.departures("2013-02-07", 3), replay.planes())
 
 
-def name_of(window: pd.Series) -> tuple[str, str, str]:
+def name_of(window: Any) -> tuple[str, str, str]:
     return window["origin"], f"{window['day']:%Y-%m-%d}", window["carrier"]
 
 
@@ -42,7 +44,7 @@ def test_a_doubled_window_is_found(windows: pd.DataFrame) -> None:
 @pytest.mark.parametrize("value", truth.VALUES)
 def test_a_changed_value_is_found(windows: pd.DataFrame, value: str) -> None:
     row = windows[value].notna().idxmax()
-    changed = windows.copy()
+    changed: Any = windows.copy()
     changed.loc[row, value] += 1
     found = truth.compare(windows, changed)
     assert not found.exact

@@ -137,7 +137,7 @@ def _containers(resource: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     match resource:
         case {"containers": list(containers), **rest}:
             yield from containers
-            yield from rest.get("initContainers", [])
+            yield from rest.get("initContainers", [])  # type: ignore[misc]
         case dict():
             for each in resource.values():
                 yield from _containers(each)

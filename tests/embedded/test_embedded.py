@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def stops(journal: str) -> Iterator[None]:
 @pytest.fixture
 def other(journal: str) -> Iterator[subprocess.Popen[str]]:
     """Another process, which has the journal."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", HOLDS, journal], text=True, **pipes)
     yield process
     process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from tracker.wire.gen import tracker_pb2 as wire
@@ -93,10 +94,10 @@ class Requests:
             ("w1", "w2", "w3", "w4", "w5", "", "x" * 513, "é\x00\n")[: 5 if self._random.random() < 0.97 else 8]
         )
 
-    def _seconds(self) -> dict[str, int]:
+    def _seconds(self) -> Duration:
         """A duration: never so short that time alone changes anything while the requests are sent."""
         seconds = max(3600, self._number(3600)) if self._random.random() < 0.95 else -1
-        return {"seconds": min(seconds, 2**63 - 1), "nanos": self._random.choice((0, 0, 1, 999))}
+        return Duration(seconds=min(seconds, 2**63 - 1), nanos=self._random.choice((0, 0, 1, 999)))
 
     def _promise(self, substreams: int, by_name: bool = True) -> wire.Promise:
         front = self._random.choice((*FRONTS, *FRONTS, "", "nobody"))
@@ -173,7 +174,7 @@ class Requests:
             case "Abandon":
                 return wire.AbandonRequest(job=job, scope="s", name=self._name())
             case "Subscribe":
-                after = {"after_seq": self._number(0)} if random.random() < 0.3 else {}
+                after: dict[str, Any] = {"after_seq": self._number(0)} if random.random() < 0.3 else {}
                 return wire.SubscribeRequest(
                     job=job, name=random.choice(("s1", "s2", "")), scopes=["s"] * random.randrange(2), **after
                 )
@@ -219,7 +220,7 @@ class Requests:
             wire.Segment(name=name, feeds=random.sample(SEGMENTS, random.randrange(3)), state=random.random() < 0.1)
             for name in names
         ]
-        durations = {
+        durations: dict[str, Any] = {
             name: self._seconds()
             for name in ("stall_after", "expire_after", "idle_after", "retention")
             if random.random() < 0.2

@@ -130,7 +130,7 @@ def watched(live: Path) -> Iterator[Disk]:
             disk.sync(path)
 
     sqlite.sqlite3_vfs_register(ctypes.byref(layer), 1)
-    os.fsync = fsync
+    os.fsync = fsync  # type: ignore[assignment]
     try:
         yield disk
     finally:

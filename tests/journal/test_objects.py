@@ -759,7 +759,7 @@ def test_a_lost_tail_stops_the_tracker_and_needs_the_operators_consent(directory
     journal, _, _ = opened(directory.address().replace("lease=1", lease))
     gone: list[JournalGoneError] = []
     found_out = threading.Event()
-    journal.when_gone(lambda error: (gone.append(error), found_out.set()))  # type: ignore[func-returns-value]
+    journal.when_gone(lambda error: gone.append(error) or found_out.set())
     journal.append(records(3))
     journal.append(records(2, start=3))
     directory.lose(3)
@@ -901,7 +901,7 @@ def test_a_replay_that_ends_the_process_is_counted(directory: Place) -> None:
     journal.replaying(0)
     journal.close()
     journal, recovery, _ = opened(directory.address())
-    assert (recovery.suspect, recovery.set_aside) == (0, {LeftOut.of(2, found[1])})
+    assert (recovery.suspect, recovery.set_aside) == (0, frozenset({LeftOut.of(2, found[1])}))
     journal.close()
 
 

@@ -6,6 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_what_was_not_synced_is_missed(tmp_path: Path, without: str, monkeypatch
         plain = sqlite3.connect
 
         class Careless(sqlite3.Connection):
-            def execute(self, statement: str, *arguments: object) -> sqlite3.Cursor:
+            def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
                 return super().execute(statement.replace("synchronous=FULL", "synchronous=OFF"), *arguments)
 
         monkeypatch.setattr(sqlite3, "connect", lambda *given, **options: plain(*given, factory=Careless, **options))

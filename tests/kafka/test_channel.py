@@ -183,7 +183,7 @@ def drive() -> None:
         if len(written) == 2:
             os.killpg(0, signal.SIGKILL)
 
-    topics.write = write_and_die
+    topics.write = write_and_die  # type: ignore[assignment]
     pipeline = Pipeline(session("driver"), address, servers, topic, Feed(path / "raw"), path, job)
     pipeline.start()
     pipeline.tracking.process_all_available()

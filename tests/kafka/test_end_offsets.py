@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -29,13 +29,13 @@ class Writer:
     """
 
     def __init__(self, spark: SparkSession, servers: str, topic: str) -> None:
-        self._jvm: Any = spark._jvm
+        self._jvm = jvm = cast(Any, spark._jvm)
         self._topic = topic
-        given = self._jvm.java.util.HashMap()
+        given = jvm.java.util.HashMap()
         for key, value in {"bootstrap.servers": servers, "transactional.id": topic, "acks": "all"}.items():
             given.put(key, value)
-        text = self._jvm.org.apache.kafka.common.serialization.StringSerializer
-        self._producer = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(given, text(), text())
+        text = jvm.org.apache.kafka.common.serialization.StringSerializer
+        self._producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(given, text(), text())
         self._producer.initTransactions()
 
     def write(self, *records: tuple[int, str, str], commit: bool = True) -> None:

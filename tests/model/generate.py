@@ -477,6 +477,7 @@ class Generator:
         names = [name for name, _ in graph]
         fed = {name for _, feeds in graph for name in feeds}
         roots = [name for name in names if name not in fed] or names[:1]
+        said: list[list[Any]]
         said = [[front, r.sample(names, r.choice([1, 1, min(2, len(names))]))] for front in fronts if r.random() < 0.8]
         if said and r.random() < 0.95:
             for root in roots:

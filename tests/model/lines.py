@@ -119,7 +119,7 @@ class Driver:
             "forget": lambda li: ForgetProducer(JOB, li["producer"]),
             "finish_front": lambda li: FinishFront(JOB, li["front"]),
             "drain": lambda li: Drain(
-                JOB, li["deployment"], li["drain_id"], li.get("timeout"), DrainMode(li.get("mode", "FINISH"))
+                JOB, li["deployment"], li["drain_id"], li.get("timeout"), DrainMode[li.get("mode", "FINISH")]
             ),
             "cancel_drain": lambda li: CancelDrain(JOB, li.get("drain_id", ""), li["deployment"]),
             "abandon": lambda li: Abandon(JOB, li["scope"], li["name"]),

@@ -33,6 +33,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
+from typing import Any
 
 from tests.mutants.mutations import Mutant, mutants
 from tests.mutants.ordering import Known
@@ -194,14 +195,14 @@ class _Tests:
             ended = _run_alone(command, copy, environment)
             if ended == _NO_TESTS:
                 raise SystemExit(f"there are no such tests: {' '.join(AREAS[self._area])}")
-            noted = json.loads(note.read_text()) if note.exists() else {"seconds": {}, "failed": ""}
+            noted: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"seconds": {}, "failed": ""}
         # What cannot even be imported fails before any test does.
         return noted["seconds"], noted["failed"] or ("" if ended == _PASSED else "before any test")
 
 
 def _run_alone(command: Sequence[str], folder: Path, environment: dict[str, str]) -> int:
     """The exit status of a command; nothing that it has started is left, however the change makes servers spin."""
-    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    output: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **output) as run:
         try:
             return run.wait()

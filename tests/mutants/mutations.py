@@ -125,7 +125,9 @@ class _Visitor:
     def _statement(self, node: ast.stmt, function: str) -> Iterator[Mutant]:
         """A statement left out: a call for its effect, or an assignment to a part of something."""
         effect = isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await))
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if _assigns(node) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
         part = bool(targets) and all(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets)
         if effect or part or isinstance(node, (ast.Delete, ast.Continue)):
             yield self._mutant(node, function, "pass")
@@ -185,10 +187,6 @@ class _Visitor:
     def _text(self, node: ast.AST) -> str:
         begin, end = self._span(node)
         return self._source[begin:end].decode()
-
-
-def _assigns(node: ast.stmt) -> bool:
-    return isinstance(node, ast.AugAssign)
 
 
 def _is_text(node: ast.BinOp) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pytest
 from hypothesis import Phase, settings
@@ -75,6 +75,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    differential = sys.modules.get("tests.core.differential")
+    differential: Any = sys.modules.get("tests.core.differential")
     if differential is not None:
         differential.shrink = lambda lines, fails: list(lines)

@@ -59,8 +59,8 @@ def test_no_hour_ends_while_its_last_batch_is_in_hand(
         held.wait()
 
     feed.put(row(1, 5), row(2, 6, "b", last=True))
-    query = feed.stream(spark).writeStream.foreachBatch(write)
-    query = query.option("checkpointLocation", str(tmp_path / "cp")).start()
+    writer = feed.stream(spark).writeStream.foreachBatch(write)
+    query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
     query.processAllAvailable()
     tracking, observer = observing(spark, tracker, job, feed.stream(spark), query, tmp_path / "own")
     with tracking:
@@ -89,8 +89,8 @@ def test_what_the_query_had_committed_before_can_be_left_out(
     feed.put(row(1, 65))
     query.run()
     for start in range(2):  # the second time it goes on
-        options = {"from_now": True}
-        tracking, _ = observing(spark, tracker, job, feed.stream(spark), query.checkpoint, tmp_path / "own", **options)
+        rows, own = feed.stream(spark), tmp_path / "own"
+        tracking, _ = observing(spark, tracker, job, rows, query.checkpoint, own, from_now=True)
         with tracking:
             tracking.process_all_available()
             assert len(ended(tracking)) == start

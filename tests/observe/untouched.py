@@ -16,7 +16,7 @@ from spark_client import Marks, Tracking, TrackingError
 from spark_client.fronts.front import Front
 from spark_client.runtime.observer import Observer
 from tests.client.processes import Server
-from tracker.client import Ended, Late
+from tracker.client import Ended, Late, TrackerClient
 
 Hour = tuple[str, datetime, int]  #: a tenant's hour by its end, with its number of rows
 
@@ -84,6 +84,7 @@ def observing(
 
 def ended(tracking: Tracking) -> set[Hour]:
     """The hours that the tracker has announced, each once."""
+    assert isinstance(tracking.client, TrackerClient)
     events = [event.kind for event in tracking.client.list_events(tracking.job).events]
     ends = [kind for kind in events if isinstance(kind, Ended)]
     found = {

@@ -193,9 +193,9 @@ class Liar(TrackerServicer):
 def lying(path: Path, uid: int) -> Iterator[Liar]:
     """A fake relay of another user, in a directory where everybody may write."""
     path.parent.chmod(0o1777)
-    liar = Liar()
+    liar = Liar()  # type: ignore[abstract]
     server = grpc.server(ThreadPoolExecutor(1))
-    add_TrackerServicer_to_server(liar, server)  # type: ignore[no-untyped-call]
+    add_TrackerServicer_to_server(liar, server)
     with user(uid):
         server.add_insecure_port(f"unix:{path}")
         server.start()

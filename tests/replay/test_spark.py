@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Counts, Frontier, Schedule, Tracking, UsageError, replay, sliding
 from tests.client.processes import Server
 from tests.spark.feed import START, Feed, row
+from tracker.client import TrackerClient
 from tracker.replay.history import NEVER, Columns, History, Windows
 from tracker.replay.promises import Frontier as TriedFrontier
 from tracker.replay.promises import Promise, Watermark
@@ -171,7 +172,7 @@ def test_the_line_of_a_wait_ends_a_window_by_the_clock(
     feed.put(*(row(n, 0) | {"ts": (start + timedelta(seconds=n)).isoformat()} for n in (1, 2)))
     end = start + timedelta(seconds=5)
     window = f"{start:%Y-%m-%dT%H:%M:%SZ}/{end:%Y-%m-%dT%H:%M:%SZ}"
-    ended = tracking.client.wait_for_end(job, "events", "a", window, timeout=120)
+    ended = TrackerClient(tracker.address).wait_for_end(job, "events", "a", window, timeout=120)
     assert datetime.now(timezone.utc) >= end + timedelta(seconds=3)
     assert ended.elements == 2
 

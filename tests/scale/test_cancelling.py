@@ -61,7 +61,7 @@ def test_a_shard_whose_drain_ends_takes_the_cancelled_others_along(
 ) -> None:
     with ShardedClient(listed(three)) as client:
         drained_but_for_open_runs(client, job, hand_over)
-        at_once, asked = agreement.at_once, []
+        at_once, asked = agreement.at_once, list[Any]()
 
         def drained_then(calls: Sequence[Callable[[], Any]]) -> list[Any]:
             answers = at_once(calls)

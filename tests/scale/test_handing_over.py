@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_an_end_on_a_removed_segment_comes_with_the_next_deployment(
         run.close()
         assert client.drain(job, "d1", "x", hand_over=True).state is DrainState.DRAINED
         watch = client.watch(job)
-        seen = []
+        seen = list[Any]()
         while not seen or not isinstance(seen[-1], Drained):
             seen.append(next(watch).kind)
         waits = Ended("down", "s", late, 60, 1, Reason.COMPLETE, 0)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -43,8 +43,8 @@ OVER = 2**63 - 1
 def filled(kind: Any, number: int) -> Any:
     """A value of a type in which no field has its default."""
     if is_dataclass(kind):
-        types = get_type_hints(kind)
-        return kind(**{each.name: filled(types[each.name], n) for n, each in enumerate(fields(kind), number)})
+        types, make = get_type_hints(kind), cast(Any, kind)
+        return make(**{each.name: filled(types[each.name], n) for n, each in enumerate(fields(kind), number)})
     some = [each for each in get_args(kind) if each is not type(None)]
     if get_origin(kind) in (tuple, Sequence):
         return (filled(some[0], number),)
@@ -226,7 +226,7 @@ def test_a_drained_shard_holds_nobody_even_after_retention(random: random.Random
     merge = Merge(True, beginning(shards))
     for event in logs[0]:
         merge.take(0, event)
-    given = []
+    given = list[Event]()
     # The others are about to drain: all that they have to say but that has come.
     for shard, events in list(enumerate(logs))[1:]:
         for event in events[:-1]:
@@ -323,7 +323,8 @@ def test_nothing_waits_on_a_segment_that_a_deployment_has_left_out() -> None:
     merge = Merge(True, beginning(2))
     late = Ended("up", "s", "late", 60, 1, Reason.COMPLETE, 0)
     drained = Drained("x", DrainMode.HAND_OVER)
-    for shard, kinds in enumerate([[Advanced("up", 49), drained], [late, Advanced("up", 60), drained]]):
+    logs: list[list[Any]] = [[Advanced("up", 49), drained], [late, Advanced("up", 60), drained]]
+    for shard, kinds in enumerate(logs):
         for seq, kind in enumerate(kinds, 1):
             merge.take(shard, Event(seq, AT, "d1", kind))
     assert [event.kind for event in iter(merge.give, None)] == [Advanced("up", 49), drained]

@@ -222,7 +222,7 @@ def test_a_hostile_name_stays_a_name(own_shared: Secured, name: str, job: str) -
     report.close(name, name)
     report.report(commit=True)
     assert client.wait_for_end(job, name, name, name).elements == 1
-    assert client.list_events(job).events[0].kind.segment == name
+    assert client.list_events(job).events[0].kind.segment == name  # type: ignore[union-attr]
     client.drain(job, "d1", name)
     client.delete_job(job, force=True)
     assert set(own_shared.directory.rglob("*")) == before

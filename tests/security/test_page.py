@@ -35,8 +35,9 @@ def test_the_page_asks_for_a_token_and_shows_its_jobs(
     dialog = tab.get_by_role("dialog")
     expect(dialog).to_contain_text("This tracker asks for a token")
     assert not inaccessible(tab)
-    box = dialog.bounding_box()
-    assert box["height"] < tab.viewport_size["height"] / 2
+    box: Any = dialog.bounding_box()
+    size: Any = tab.viewport_size
+    assert box["height"] < size["height"] / 2
     expect(tab.locator("#connection")).to_have_text("Needs a token")
     dialog.get_by_label("Token").fill(token)
     dialog.get_by_role("button", name="Use it").click()

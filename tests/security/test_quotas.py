@@ -8,8 +8,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
-from grpc_status import rpc_status  # type: ignore[import-untyped]
+from google.rpc.error_details_pb2 import RetryInfo
+from grpc_status import rpc_status
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,7 +164,7 @@ def test_the_wire_has_the_time_after_which_to_try_again(own: Secured) -> None:
         call, refused = TrackerStub(channel).GetServerInfo, None
         while refused is None:
             try:
-                call(wire.GetServerInfoRequest(), metadata=[("authorization", f"Bearer {token}")])
+                call(wire.GetServerInfoRequest(), metadata=(("authorization", f"Bearer {token}"),))
             except grpc.RpcError as error:
                 refused = error
     info = RetryInfo()

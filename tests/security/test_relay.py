@@ -91,7 +91,7 @@ def test_a_relays_certificate_is_for_reports_only(own: Secured, near: Path, job:
     refused = {}
     with grpc.insecure_channel(relay.address) as channel:
         for method in SERVICE.methods:
-            call = channel.stream_stream(f"/{SERVICE.full_name}/{method.name}")(iter([b""]))
+            call = channel.stream_stream(f"/{SERVICE.full_name}/{method.name}")(iter([b""]))  # type: ignore[arg-type, var-annotated]
             with pytest.raises(grpc.RpcError):
                 list(call)
             refused[method.name] = call.details()

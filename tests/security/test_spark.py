@@ -14,7 +14,7 @@ from spark_client import Marks, Tracking, UsageError, register
 from spark_client.datasource.options import credentials_of, options_of
 from tests.security.secured import Secured
 from tests.spark.feed import Feed, row, rows_of
-from tracker.client import Credentials
+from tracker.client import Credentials, TrackerClient
 from tracker.client.credentials import TOKEN_VARIABLE, VARIABLES
 
 
@@ -63,6 +63,7 @@ def test_a_job_runs_with_tls_and_a_token_that_nothing_shows(
     assert ended.count() > 0
     plans = [ended._jdf.queryExecution().toString(), str(sending.lastProgress)]
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert isinstance(tracking.client, TrackerClient)
     pickled = pickle.dumps((tracking.client, tracking.client.credentials))
     tracking.stop()
     printed = capfd.readouterr()

@@ -28,7 +28,7 @@ class Server:
         self.address = address
         self.metrics = metrics  #: the URL, if it was started with ``--metrics``
         self.log_file = log
-        self.channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        self.channel: Any = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
         self.stub = tracker_pb2_grpc.TrackerStub(self.channel)
 
     @property

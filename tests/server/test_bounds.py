@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ def test_memory_is_bounded_by_what_is_taken(server: Server) -> None:
     grown = 0
 
     def attack(number: int) -> None:
+        channel: Any
         with closing(grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])) as channel:
             for method, data, _ in list(TOO_MUCH.values())[number::4]:
                 with suppress(grpc.RpcError):
@@ -216,9 +218,9 @@ def test_limits_hold_however_many_come_at_once(limited: Server) -> None:
         return wire.DrainRequest(job="limits", deployment=f"e{n}", drain_id="x")
 
     define(stub, "limits")
-    assert at_once([lambda n=n: stub.DefineJob(job(n)) for n in range(60)]) == 4
-    assert at_once([lambda n=n: stub.OpenProducer(producer(n)) for n in range(60)]) == 4
-    assert at_once([lambda n=n: stub.Drain(drain(n)) for n in range(60)]) == 4
+    assert at_once([partial(stub.DefineJob, job(n)) for n in range(60)]) == 4
+    assert at_once([partial(stub.OpenProducer, producer(n)) for n in range(60)]) == 4
+    assert at_once([partial(stub.Drain, drain(n)) for n in range(60)]) == 4
     for n in range(10):
         stub.Report(report(n, "limits", received=[0]))
     assert "max_open_substreams" in refused(stub.Report, report(10, "limits", received=[0]))[2]
@@ -263,7 +265,7 @@ def test_what_is_refused_is_not_journaled(servers: Servers, tmp_path: Path) -> N
     stub = server.stub
     define(stub)
     stub.Report(report(0, units=["u"], commit=False))
-    large = {"names": ["x" * 500] * 1_000, "scope_index": [0] * 1_000, "end_times": []}
+    large: dict[str, Any] = {"names": ["x" * 500] * 1_000, "scope_index": [0] * 1_000, "end_times": []}
     nothing: list[tuple[Any, Any]] = [
         (stub.Report, report(1, "nowhere", **large)),
         (stub.Report, report(1, run="other", **large)),

@@ -19,6 +19,7 @@ import grpc
 import pytest
 
 from tracker.wire.gen import tracker_pb2 as wire
+from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
 from .processes import Server, Servers, StartFailedError
 from .tracking import define, ends, refused, report
@@ -208,13 +209,13 @@ def large(epoch: int) -> wire.ReportRequest:
     return ends(epoch, names=names, scope_index=[0] * 201, end_times=[epoch] * 201)
 
 
-def fill(server: Server) -> tuple[int, tuple[str, str, str]]:
+def fill(stub: TrackerStub) -> tuple[int, tuple[str, str, str]]:
     """Reports until one is refused; its epoch, and the refusal of the same report told again."""
     for epoch in range(1000):
         try:
-            server.stub.Report(large(epoch))
+            stub.Report(large(epoch))
         except grpc.RpcError:
-            return epoch, refused(server.stub.Report, large(epoch))
+            return epoch, refused(stub.Report, large(epoch))
     raise AssertionError("the disk is never full")
 
 
@@ -223,7 +224,7 @@ def goes_through_a_full_disk(
 ) -> None:
     define(server.stub)
     watch = server.stub.Watch(wire.WatchRequest(job="job"))
-    epoch, (code, said, message) = fill(server)
+    epoch, (code, said, message) = fill(server.stub)
     assert (code, said) == ("UNAVAILABLE", reason)
     assert str(directory / "tracker.db") in message
     assert "nothing was changed" in message

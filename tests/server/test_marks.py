@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_no_answer_leaves_while_a_note_may_name_its_command(tmp_path: Path, ends
                 await answer
         else:
             journal.takes_notes = True
-            assert (await answer).created
+            assert (await answer).created  # type: ignore[union-attr]
             await order.stop(keep_snapshot=False)
 
     with closing(Unnoted(tmp_path / "tracker.db")) as journal:
@@ -267,6 +267,7 @@ def lose_entries(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "objects", pytest.param("redis", marks=needs_redis)])
 def test_a_record_with_the_number_of_a_lost_one_is_replayed(tmp_path: Path, directory: Place, kind: str) -> None:
+    lose: Callable[[], None]
     with ExitStack() as stack:
         where, lose = f"sqlite:{tmp_path}/tracker.db", partial(lose_rows, tmp_path / "tracker.db")
         if kind == "objects":

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -73,7 +74,7 @@ def test_a_watch_sends_what_was_kept_then_what_comes(stub: TrackerStub) -> None:
 
 def test_a_watcher_that_comes_back_misses_nothing_and_sees_nothing_twice(stub: TrackerStub) -> None:
     define(stub, "resumed")
-    told, seen = 50, []
+    told, seen = 50, list[int]()
     reporter = threading.Thread(target=lambda: [stub.Report(ends(epoch, "resumed")) for epoch in range(told)])
     reporter.start()
     while len(seen) < 2 * told:
@@ -191,7 +192,7 @@ def test_time_makes_events(stub: TrackerStub) -> None:
     """Stalls, expiry and a drain that is late are announced without anybody's call."""
     define(stub, "timed", stall_after={"nanos": 1_000_000}, expire_after={"nanos": 200_000_000})
     stub.Report(ends(0, "timed", sent=[3]))
-    stub.Drain(wire.DrainRequest(job="timed", deployment="d1", drain_id="d", timeout={"nanos": 1}))
+    stub.Drain(wire.DrainRequest(job="timed", deployment="d1", drain_id="d", timeout=Duration(nanos=1)))
     kinds = {event.WhichOneof("kind"): event for event in take(watch(stub, "timed"), 5)}
     assert set(kinds) == {"stalled", "drain_requested", "drain_timed_out", "ended"}
     assert kinds["stalled"].stalled == wire.Stalled(scope="tenant", name="w0", segments=["a"], in_flight=2)

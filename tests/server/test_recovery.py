@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -35,8 +36,8 @@ def test_a_journal_is_gone_on_with_by_compiled_loops_and_without(servers: Server
     ids = server.stub.Report(report(0, xor=[5], received=[0], want_ids=True)).substream_ids
     server.kill()
     server = servers.start(tmp_path, "sqlite", "--compiled")
-    by_id = {"scopes": [], "names": [], "scope_index": [], "end_times": [], "substream_ids": ids, "log_id": log_id}
-    server.stub.Report(report(1, xor=[5], sent=[0], **by_id))
+    by_id: dict[str, Any] = {"scopes": [], "names": [], "scope_index": [], "end_times": []}
+    server.stub.Report(report(1, xor=[5], sent=[0], substream_ids=ids, log_id=log_id, **by_id))
     server.kill()
     server = servers.start(tmp_path, "sqlite")
     server.stub.Report(ends(2))
@@ -340,7 +341,7 @@ def test_a_directory_as_journal_is_refused_in_a_sentence(servers: Servers, tmp_p
 def test_the_log_tells_what_happens_to_jobs(servers: Servers, tmp_path: Path) -> None:
     server = servers.start(tmp_path, "memory")
     stub = server.stub
-    job = {"job": "job"}
+    job: dict[str, Any] = {"job": "job"}
     define(stub, stall_after={"nanos": 1})
     stub.OpenProducer(wire.OpenProducerRequest(**job, producer="p", run="r2"))
     stub.Report(ends(0, run="r2", received=[0], names=["a\x1b[31mb\nc"]))
@@ -371,6 +372,6 @@ def test_the_log_tells_what_happens_to_jobs(servers: Servers, tmp_path: Path) ->
     assert "run=r by=r2" in said[1]
     assert "\x1b" not in server.log
     for n in range(500):
-        stub.DefineJob(wire.DefineJobRequest(spec={"job": f"j{n}", "deployment": "d", "segments": [{"name": "a"}]}))
+        stub.DefineJob(wire.DefineJobRequest(spec={"job": f"j{n}", "deployment": "d", "segments": [{"name": "a"}]}))  # type: ignore[arg-type]
     assert server.log.count("a job was defined") < 500
     server.kill()

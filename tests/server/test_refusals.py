@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -71,8 +72,8 @@ def test_bytes_that_are_no_message_on_streams(server: Server) -> None:
     assert [answer.error_reason for answer in answers] == ["MALFORMED", "UNKNOWN_JOB"]
 
 
-def spec(**fields: object) -> wire.DefineJobRequest:
-    defaults = {"job": "spec", "deployment": "d", "segments": [wire.Segment(name="a")]}
+def spec(**fields: Any) -> wire.DefineJobRequest:
+    defaults: dict[str, Any] = {"job": "spec", "deployment": "d", "segments": [wire.Segment(name="a")]}
     return wire.DefineJobRequest(spec=wire.JobSpec(**{**defaults, **fields}))
 
 
@@ -114,12 +115,12 @@ def test_other_requests_that_say_nothing(server: Server) -> None:
         (server.stub.Commit, wire.CommitRequest(job=job, producer="p", run="r", epoch=2**64 - 1)),
         (server.stub.OpenProducer, wire.OpenProducerRequest(job=job, producer="p", run="n", resume_epoch=2**62)),
         (server.stub.CloseProducer, wire.CloseProducerRequest(job=job, producer="p", run="r", resume_epoch=2**62)),
-        (server.stub.Drain, wire.DrainRequest(job="none", deployment="d", drain_id="x", timeout={"seconds": 10**11})),
+        (server.stub.Drain, wire.DrainRequest(job="none", deployment="d", drain_id="x", timeout={"seconds": 10**11})),  # type: ignore[arg-type]
         (server.stub.Commit, wire.CommitRequest(job=job, producer="p", run="r", seal=True)),
-        (server.stub.OpenProducer, wire.OpenProducerRequest(job=job, producer="p", run="r", mode=9)),
+        (server.stub.OpenProducer, wire.OpenProducerRequest(job=job, producer="p", run="r", mode=9)),  # type: ignore[arg-type]
         (server.stub.OpenProducer, wire.OpenProducerRequest(job=job, run="r")),
         (server.stub.ListSubstreams, wire.ListSubstreamsRequest(job=job, page_token="seven")),
-        (server.stub.Drain, wire.DrainRequest(job=job, deployment="d1", drain_id="x", timeout={"seconds": -3})),
+        (server.stub.Drain, wire.DrainRequest(job=job, deployment="d1", drain_id="x", timeout={"seconds": -3})),  # type: ignore[arg-type]
         (server.stub.Drain, wire.DrainRequest(job=job, deployment="d1")),
     ]:
         assert refused(call, request)[:2] == ("INVALID_ARGUMENT", "MALFORMED"), request
@@ -130,7 +131,8 @@ def test_other_requests_that_say_nothing(server: Server) -> None:
 
 def test_names_that_do_not_exist(server: Server) -> None:
     define(server.stub, "there")
-    stub, nowhere, there = server.stub, {"job": "nowhere"}, {"job": "there"}
+    stub, there = server.stub, {"job": "there"}
+    nowhere: dict[str, Any] = {"job": "nowhere"}
     for call, request, reason in [
         (stub.GetJob, wire.GetJobRequest(**nowhere), "UNKNOWN_JOB"),
         (lambda watch: list(stub.Watch(watch)), wire.WatchRequest(**nowhere), "UNKNOWN_JOB"),
@@ -157,7 +159,7 @@ def suppress_not_found() -> Iterator[None]:
             raise
 
 
-def columns(count: int) -> dict[str, object]:
+def columns(count: int) -> dict[str, Any]:
     return {
         "substream_index": [0] * count,
         "segment_index": [0] * count,
@@ -174,14 +176,15 @@ def test_limits_are_told_and_kept(server: Server) -> None:
     told = stub.GetServerInfo(wire.GetServerInfoRequest()).limits
     assert {name: told[name] for name in LIMITS} == LIMITS
     define(stub, "limits")
-    job = {"job": "limits"}
+    call: Any
+    job: dict[str, Any] = {"job": "limits"}
     finish = wire.Promise(frontier=wire.Frontier(front="f", time=0))
     epochs = iter(range(100))
 
-    def names(count: int) -> dict[str, object]:
+    def names(count: int) -> dict[str, Any]:
         return {"names": [f"n{i}" for i in range(count)], "scope_index": [0] * count, "end_times": []}
 
-    def next_report(**more: object) -> wire.ReportRequest:
+    def next_report(**more: Any) -> wire.ReportRequest:
         return report(next(epochs), "limits", **{"end_times": [], "names": ["n0"], **more})
 
     def segments(count: int) -> wire.DefineJobRequest:

@@ -88,7 +88,7 @@ def test_one_that_lags_too_far_expires_and_is_told_by_name(stub: TrackerStub) ->
     for epoch in range(2):
         stub.Report(ends(epoch, "lagging"))
     for name in ("old", "many"):
-        soon(lambda name=name: status(stub, "lagging", name).HasField("expired"))
+        soon(lambda name=name: status(stub, "lagging", name).HasField("expired"))  # type: ignore[misc]
         for call, request in (
             (stub.ListEvents, wire.ListEventsRequest(job="lagging", subscription=name)),
             (stub.Ack, wire.AckRequest(job="lagging", name=name, seq=1)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -38,9 +40,9 @@ def test_the_columnar_declaration_is_the_contracts_field_by_field(contract: Desc
 
 def reports() -> tuple[tracker_pb2.ReportRequest, columns_pb2.ReportRequest]:
     random = np.random.default_rng(5)
-    both = {"job": "j", "producer": "p", "run": "r", "epoch": 7, "units": ["u"], "scopes": ["s"], "names": ["a"] * 60}
-    both |= {"segments": ["g"], "entry_count": 70, "log_id": "log", "want_ids": True, "commit": True}
-    columns = {
+    both: dict[str, Any] = {"job": "j", "producer": "p", "run": "r", "epoch": 7, "units": ["u"], "names": ["a"] * 60}
+    both |= {"scopes": ["s"], "segments": ["g"], "entry_count": 70, "log_id": "log", "want_ids": True, "commit": True}
+    columns: dict[str, Any] = {
         "scope_index": np.zeros(60, np.uint32),
         "end_times": random.integers(-(2**63), 2**63, 60, endpoint=False),
         "substream_ids": random.integers(0, 2**63, 10, dtype=np.uint64),
@@ -50,7 +52,7 @@ def reports() -> tuple[tracker_pb2.ReportRequest, columns_pb2.ReportRequest]:
         "sent": random.integers(0, 2**32, 70, dtype=np.uint32),
         "received": np.ones(70, np.uint32),
     }
-    pack = {np.dtype(np.uint32): pack_u4, np.dtype(np.uint64): pack_u8, np.dtype(np.int64): pack_i8}
+    pack: dict[Any, Any] = {np.dtype(np.uint32): pack_u4, np.dtype(np.uint64): pack_u8, np.dtype(np.int64): pack_i8}
     return (
         tracker_pb2.ReportRequest(**both, **{name: column.tolist() for name, column in columns.items()}),
         columns_pb2.ReportRequest(**both, **{name: pack[column.dtype](column) for name, column in columns.items()}),
@@ -89,7 +91,7 @@ def test_columns_that_are_not_packed_or_come_in_pieces_are_read_whole(how: str) 
                 data += columns_pb2.ReportRequest(**{field.name: piece}).SerializeToString()
                 if not piece:
                     data += bytes([field.number << 3 | 2, 0]) if field.number < 16 else b""
-        columns.ClearField(field.name)
+        columns.ClearField(field.name)  # type: ignore[arg-type]
     read = read_command(Method.REPORT, data + columns.SerializeToString())
     assert isinstance(read, Report)
     assert isinstance(expected, Report)

@@ -95,7 +95,7 @@ def end_at(step: int) -> None:
 
     for owner, name in _STEPS:
         setattr(owner, name, counted(getattr(owner, name)))
-    tracker.kafka.consumer.retried = tracker.kafka.producer.retried
+    tracker.kafka.consumer.retried = tracker.kafka.producer.retried  # type: ignore[attr-defined]
     produced = tracker.kafka.producer._Epoch.with_headers
 
     def each(self: Any) -> Iterator[Any]:
@@ -126,7 +126,7 @@ def consume(shop: Shop, task: Task) -> None:
         while shop.client.job(task.job).ended_substreams < len(task.truth):
             received = mailer.poll(0.1)
             if received is not None:
-                seen.write(received.message.value() + b"\n")
+                seen.write((received.message.value() or b"") + b"\n")
                 number += 1
             if received is None or number % 5 == 0:
                 mailer.commit()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka as kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from examples.services.kafka import Kafka
 from tracker.client import Ended, JobSpec, Late, TrackerClient

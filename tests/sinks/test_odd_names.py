@@ -215,7 +215,7 @@ def test_sinks_are_checked_when_their_query_starts(
     def never() -> Any:
         raise AssertionError("nothing is written")
 
-    refused = [
+    refused: list[tuple[Any, str]] = [
         (Tables(never, Table("t", key=["tenant", "airport"])), "table t: key='airport' is not a column of the rows"),
         (Tables(never, "s", Table("t", key=["window"])), "table t: key='window' is not a column of the rows"),
         (Tables(never, "t", shard="airport"), "table t: shard='airport' is not a column of the rows"),

@@ -111,7 +111,8 @@ def drive() -> None:
     from spark_client.destinations import table_channel as database
     from tests.spark.conftest import session
 
-    address, dsn, path, job, Fatal.when = *sys.argv[1:3], Path(sys.argv[3]), *sys.argv[4:6]
+    address, dsn, folder, job, Fatal.when = sys.argv[1:6]
+    path = Path(folder)
     enter = database.TableChannel._enter
 
     def enter_and_die(self: Any, *given: Any) -> None:
@@ -119,7 +120,7 @@ def drive() -> None:
         enter(self, *given)
         self._store = database.Store(lambda: psycopg.connect(dsn), "clean", "%s")
 
-    database.TableChannel._enter = enter_and_die  # type: ignore[method-assign]
+    database.TableChannel._enter = enter_and_die  # type: ignore[assignment, method-assign]
     spark = session("driver")
     Pipeline(spark, address, lambda: psycopg.connect(dsn), Feed(path / "raw"), path, job).run()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -23,7 +24,7 @@ def make(target: Path, master: str) -> None:
     spark = builder.config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", 1).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
 
-    def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
 
     with tempfile.TemporaryDirectory() as directory:
@@ -40,7 +41,7 @@ def make(target: Path, master: str) -> None:
         query.option("checkpointLocation", f"{directory}/rows").trigger(availableNow=True).start().awaitTermination()
         counts = rows.groupBy("s").count().writeStream.format("memory").queryName("counts").outputMode("complete")
         counts.trigger(availableNow=True).start().awaitTermination()
-        gateway = spark.sparkContext._gateway
+        gateway: Any = spark.sparkContext._gateway
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM ends, and writes; it does so after this process, if nobody waits

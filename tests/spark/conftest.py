@@ -35,7 +35,7 @@ IN_THE_JVM = pytest.mark.classic("it asks the JVM")
 CHANNELS = pytest.mark.skipif(pyspark.__version__ < "4", reason="channels are sources in Python, since Spark 4.0")
 
 
-def settings() -> dict[str, str]:
+def settings() -> dict[str, Any]:
     """Return what tests want of Spark: four attempts a task, two cores, quick commits of small batches.
 
     Spark interprets expressions: to compile them for a few rows takes a fifth of all time. Tests that compare values

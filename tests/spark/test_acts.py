@@ -134,7 +134,7 @@ def test_what_is_sent_on_between_two_batches_is_counted_once(
 
 def killed_if(condition: Callable[..., bool]) -> Callable[..., None]:
     """A method that dies under a condition on its arguments; else it does what it did."""
-    methods = {3: SingleRelease.publish, 2: Run.await_committed}
+    methods: dict[int, Callable[..., None]] = {3: SingleRelease.publish, 2: Run.await_committed}
 
     def method(*given: Any) -> None:
         if condition(*given):

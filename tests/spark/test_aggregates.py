@@ -106,7 +106,7 @@ FUNCTIONS: dict[str, Any] = {
 
 @pytest.fixture
 def ansi(spark: SparkSession) -> Iterator[Any]:
-    before = spark.conf.get("spark.sql.ansi.enabled")
+    before = str(spark.conf.get("spark.sql.ansi.enabled"))
     yield lambda on: spark.conf.set("spark.sql.ansi.enabled", on)
     spark.conf.set("spark.sql.ansi.enabled", before)
 

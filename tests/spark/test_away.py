@@ -19,6 +19,7 @@ from spark_client import Marks, Tracking
 from tests.client.processes import TRACKER, Server
 from tests.spark.feed import Feed, row, rows_of
 from tracker.cli.main import main
+from tracker.client import TrackerClient
 
 pytestmark = pytest.mark.spark
 
@@ -173,7 +174,7 @@ def test_a_tracker_that_forgot_is_noticed_by_every_query(
     tracking.process_all_available()
     if how == "deleted":
         tracking.stop()
-        tracking.client.delete_job(job, force=True)
+        TrackerClient(mortal_tracker.address).delete_job(job, force=True)
         feed.put(row(4, 62, last=True))
     else:
         backup = str(tmp_path / "backup")
@@ -253,7 +254,7 @@ def test_a_release_that_was_away_for_long_finds_its_ends(
     feed.put(row(1, 1), row(2, 2, last=True), row(3, 61, last=True), row(4, 121, last=True), row(5, 181, last=True))
     kept.run()
     assert kept.results() == []
-    with Tracking(spark, job, tracker.address, **rules).client as client:
+    with TrackerClient(tracker.address) as client:
         with client.open_producer(job, "other", "1") as other:
             report = other.epoch(0)
             for hour in range(3):  # the last one stays open

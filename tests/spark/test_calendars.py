@@ -212,7 +212,7 @@ def test_calendars_that_do_not_fit_their_times_are_refused(spark: SparkSession, 
         (("ts", calendar("1 day", "UTC"), "24 hours"), "the time on the clock"),
     ):
         with pytest.raises(UsageError, match=message):
-            tracking.source(rows, "in", window=window)  # type: ignore[arg-type]
+            tracking.source(rows, "in", window=window)
     tracking.stop()
 
 
@@ -290,7 +290,7 @@ def test_each_shops_days_are_its_own_and_end_by_themselves(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, conf: Any, way: str
 ) -> None:
     conf("spark.sql.session.timeZone", "UTC")
-    tracking = Tracking(spark, job, tracker.address, **({"probe": "executors"} if way == "executors" else {}))
+    tracking = Tracking(spark, job, tracker.address, probe="executors" if way == "executors" else "driver")
     window = ("at", calendar("1 day", F.col("zone")))
     source = tracking.source(
         orders(spark, feed), "in", scope="shop", window=window, identity=["row_id"], front=Marks("is_last"),

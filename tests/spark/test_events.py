@@ -93,7 +93,7 @@ def test_a_range_of_events_and_the_substreams_as_they_stand_are_tables(
         (4, "Ended", "clean", "other", "b", 0),
     ]
     assert [r["seq"] for r in read.option("after_seq", 1).option("up_to_seq", 3).load().collect()] == [2, 3]
-    at = read.load().first()["at"]
+    at = read.load().head(1)[0]["at"]
     assert abs(datetime.now(UTC).timestamp() - at.timestamp()) < 600
     table = spark.read.format("tracker").options(**options(tracker, job, what="substreams", include_ended="true"))
     rows = table.load().where("segment = 'raw'").select("scope", "name", "sent", "ended").collect()

@@ -30,11 +30,11 @@ MANAGERS = ["FileSystemBasedCheckpointFileManager", "FileContextBasedCheckpointF
 
 def leave_unfinished(spark: SparkSession, manager: str, entry: Path, kept: list[Any]) -> None:
     """What Spark itself has on the disk while it writes an entry of a log: made by the class that writes it."""
-    jvm = spark._jvm  # type: ignore[attr-defined]
+    jvm: Any = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path(str(entry))
     made = getattr(jvm, f"org.apache.spark.sql.execution.{LOG_PACKAGE}.{manager}")(
         path.getParent(),
-        spark._jsparkSession.sessionState().newHadoopConf(),  # type: ignore[attr-defined]
+        spark._jsparkSession.sessionState().newHadoopConf(),
     )
     made.mkdirs(path.getParent())
     stream = made.createAtomic(path, False)

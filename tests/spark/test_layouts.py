@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -178,7 +178,7 @@ def test_files_have_no_place_for_another_substream_without_need(
     tracking.process_all_available()
     tracking.stop()
     (sender,) = [path for path in (tmp_path / "clean").iterdir() if path.is_dir()]
-    assert [ELSEWHERE in columns(epoch) for epoch in sorted(sender.glob("[0-9]*"))] == [False, True]
+    assert [ELSEWHERE in columns(Folder(epoch)) for epoch in sorted(sender.glob("[0-9]*"))] == [False, True]
     rows = rows_of(tmp_path / "out", spark, "tenant", "window.start", "rows", "at")
     assert [(tenant, start.hour, n, at.hour) for tenant, start, n, at in rows] == [("a", 0, 2, 3)]
 

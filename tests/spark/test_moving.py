@@ -37,7 +37,7 @@ def tracker() -> Iterator[LocalTracker]:
         yield tracker
 
 
-def batch(tracker: LocalTracker, segment: str, rows: dict[str, int], rule: Substreams = HOURS, end: int = END) -> None:
+def batch(tracker: LocalTracker, segment: str, rows: dict[str, int], rule: Fixed = HOURS, end: int = END) -> None:
     """A batch of the source's query: so many rows of each scope, in the window with that end. Then it stops."""
     with tracker.client.open_producer("shop", f"of {segment}", uuid4().hex) as producer:
         report = producer.epoch()

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Front, UsageError
 from spark_client.fronts.front import LiveFront
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
@@ -81,16 +82,16 @@ def test_a_failed_look_is_repeated_and_named_at_the_start(tmp_path: Path, caplog
     front.name = "in"
     live = front.live(None)  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING, "spark_client"):
-        live.look(Path(), None)
+        live.look(Folder(tmp_path), None)
     assert "what it promises by cannot be read, and is tried again" in caplog.text
     with pytest.raises(UsageError, match=r"cannot be read: .*closings"):
-        live.look(Path(), None, at_once=True)
+        live.look(Folder(tmp_path), None, at_once=True)
     front.path.mkdir()
     (front.path / "a").write_text("10")
-    live.look(Path(), None, at_once=True)
+    live.look(Folder(tmp_path), None, at_once=True)
     (first,) = live.due()
-    live.look(Path(), None, at_once=True)
+    live.look(Folder(tmp_path), None, at_once=True)
     assert live.due() == [first], "one promise, however often it is found"
     live.promised([first])
-    live.look(Path(), None, at_once=True)
+    live.look(Folder(tmp_path), None, at_once=True)
     assert live.due() == []

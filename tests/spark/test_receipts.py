@@ -15,6 +15,7 @@ from spark_client import RECEIPT_SCHEMA, Marks, Schedule, Table, Tables, Trackin
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.feed import START, Feed, row, rows_of
+from tracker.client import TrackerClient
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +51,8 @@ def test_a_receipt_agrees_with_the_raw_input_the_results_and_the_offsets(
     tracking.process_all_available()
     feed.put(row(5, 9, kind="y"), row(6, 59, last=True))
     tracking.process_all_available()
-    tracking.client.abandon(job, "a", "2024-01-01T01:00:00Z/2024-01-01T02:00:00Z")  # row 4 is there: released as it is
+    window = "2024-01-01T01:00:00Z/2024-01-01T02:00:00Z"
+    TrackerClient(tracker.address).abandon(job, "a", window)  # row 4 is there: released as it is
     feed.put(row(7, 59, "b", last=True), row(8, 8))  # and a row that comes too late
     tracking.process_all_available()
     last = tracking.client.open_producer(job, "other", "1")
@@ -172,9 +174,7 @@ def _as_text(rows: DataFrame) -> DataFrame:
     """SQLite has no times."""
     return rows.select(
         [
-            F.col(field.name).cast("string").alias(field.name)
-            if field.dataType.typeName() == "timestamp"
-            else field.name
+            F.col(field.name).cast("string" if field.dataType.typeName() == "timestamp" else field.dataType)
             for field in rows.schema.fields
         ]
     )

@@ -180,7 +180,7 @@ def test_a_release_goes_on_from_its_checkpoint_and_releases_each_substream_once(
             front=Schedule([("a", START, 3), ("b", START, 2)]),
         )
         released = tracking.release(source, ["kind"], aggs=aggs())
-        start.query = released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+        released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
         return tracking
 
     tracking = start()
@@ -208,7 +208,7 @@ def test_a_batch_that_fails_after_its_report_is_replayed_without_trace(
             feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )
         released = tracking.release(source, ["kind"], aggs=aggs())
-        start.query = released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+        released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
         return tracking
 
     tracking = start()
@@ -252,12 +252,8 @@ def test_what_comes_after_its_substreams_end_goes_to_the_side_output(
         source = tracking.source(
             feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )
-        start.query = (
-            tracking.release(source, ["kind"], aggs=aggs())
-            .writeStream.option("checkpointLocation", tmp_path / "cp")
-            .option("late_path", tmp_path / "late")
-            .start(tmp_path / "out")
-        )
+        writer = tracking.release(source, ["kind"], aggs=aggs()).writeStream.option("late_path", tmp_path / "late")
+        writer.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
         return tracking
 
     tracking = start()

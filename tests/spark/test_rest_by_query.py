@@ -58,7 +58,7 @@ def test_queries_rest_when_a_drain_is_asked_for_at_the_tracker(it: Job, mode: Dr
     for each in applications:
         each.process_all_available()
     sender.client.drain(it.job, "1", "asked", hand_over=mode is DrainMode.HAND_OVER)
-    soon(lambda: not sender.queries[0].query.isActive)
+    soon(lambda: not sender.queries[0].query.isActive)  # type: ignore[union-attr]
     it.feed.put(row(3, 3, last=True))  # for the next deployment
     for each in applications:
         each.await_drained(timeout=600)

@@ -205,7 +205,7 @@ class Found:
         self.front.look(Path(), None)
         due = self.front.due()
         self.front.promised(due)
-        return {(each.scope, datetime.fromisoformat(each.name[:19]).hour): each.elements for each in due}  # type: ignore[union-attr]
+        return {(each.scope, datetime.fromisoformat(each.name[:19]).hour): each.elements for each in due}
 
 
 def test_what_was_drained_is_promised_with_its_rest_and_once() -> None:
@@ -302,7 +302,7 @@ def test_names_are_taken_as_they_are() -> None:
     found = Found(Named("load", scope="tenant"))
     found.receipts = [receipt("a", 0, 4, name="load 7", end_time=None)]
     found.front.look(Path(), None)
-    assert found.front._known == {Substream("a", "load 7", None): 4}  # type: ignore[attr-defined]
+    assert found.front._known == {Substream("a", "load 7", None): 4}
 
 
 def test_what_cannot_be_meant_is_refused_where_it_is_declared(

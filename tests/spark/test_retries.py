@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_client import Marks, Tracking, UsageError
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
+from tracker.client import Ended, TrackerClient
 
 pytestmark = pytest.mark.spark
 
@@ -93,7 +94,7 @@ def test_ends_come_downwards_and_the_loop_ends_before_what_it_feeds(
     queries.start_the_loop()
     feed.put(row(1, 1, amount=2), row(2, 2, last=True))
     queries.tracking.process_all_available()
-    ends = [e.kind.segment for e in queries.tracking.client.list_events(job).events if hasattr(e.kind, "elements")]
+    ends = [e.kind.segment for e in TrackerClient(tracker.address).list_events(job).events if isinstance(e.kind, Ended)]
     assert ends.index("in") < ends.index("retry") < min(ends.index("clean"), ends.index("given_up"))
     queries.tracking.stop()
 

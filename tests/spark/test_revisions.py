@@ -183,7 +183,7 @@ def test_only_windows_that_the_query_still_cuts_are_reopened(
     hour = 3_600_000_000
     late = Fixed(hour, scope="tenant").substream("a", 3 * hour)
     rule = Fixed(length * hour, int(offset * hour), scope="tenant") if length else Named("load", scope="tenant")
-    shape = {"keys": {}, "aggregates": {}, "parts": {}}
+    shape: dict[str, Any] = {"keys": {}, "aggregates": {}, "parts": {}}
     write_json(tmp_path / "tracker" / "query.json", {**shape, "substreams": {**rule.to_json(), "zone": None}})
     items = [Item(late, 3, "row", RowTally(1), shape)]
     if has:

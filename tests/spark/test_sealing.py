@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
@@ -26,13 +26,13 @@ def attempt() -> int:
     return task.attemptNumber()
 
 
-def differs_by_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def differs_by_attempt(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Work that is not deterministic: only the first attempt finds row 2."""
     for batch in batches:
         yield batch if attempt() == 0 else batch.filter(pc.not_equal(batch.column("row_id"), 2))
 
 
-def fails_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def fails_at_the_end(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Fails the first attempt when all of its rows have passed, and have been reported."""
     yield from batches
     if attempt() == 0:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -101,7 +102,7 @@ def test_what_cannot_be_read_is_refused(spark: SparkSession, tmp_path: Path) -> 
 def test_the_flights_that_a_watermark_loses(spark: SparkSession, tracker: Server, job: str, tmp_path: Path) -> None:
     """Four days, with the year's worst for a short watermark: 19 April 2013."""
     flights = replay.departures("2013-04-17", 4)
-    clock = replay.Replay(flights, replay.pd.Timedelta("3h"), tmp_path / "replay")
+    clock = replay.Replay(flights, pd.Timedelta("3h"), tmp_path / "replay")
     clock.publish_all()
 
     def stream() -> DataFrame:
@@ -135,7 +136,7 @@ def test_the_flights_that_a_watermark_loses(spark: SparkSession, tracker: Server
     kept: dict[Any, float] = released.groupby(["origin", "day"])["flights"].sum().to_dict()
     assert found
     for (origin, end), line in found.items():
-        day = (origin, replay.pd.Timestamp(end, tz="UTC") - replay.DAY)
+        day = (origin, pd.Timestamp(end, tz="UTC") - replay.DAY)
         assert (line.seen, line.lost) == (truth[day], truth[day] - kept.get(day, 0))
         assert line.explained == line.lost
     assert sum(line.lost for line in found.values()) == lost.count() > 0

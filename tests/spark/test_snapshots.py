@@ -37,6 +37,7 @@ from spark_client.counting.runs import Run
 from spark_client.release import state_export
 from spark_client.release.single import SingleRelease
 from spark_client.storage.directories import PARQUET, as_batches_write
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import Feed, row, rows_of
@@ -465,7 +466,7 @@ def test_a_batch_that_began_to_release_uncommitted_has_no_snapshot(it: Job, monk
             it.snapshots.export(tracking, [it.path / "cp1"], timeout=60)
         tracking.stop()
     with pytest.raises(TrackingError, match=r"has begun to release, and was not committed: its results may be out"):
-        state_export.export(it.spark, it.path / "cp1", it.path / "content")
+        state_export.export(it.spark, Folder(it.path / "cp1"), it.path / "content")
     _, hourly = windows_of(it, "3", "1 hour")
     with pytest.raises(TrackingError, match=r"was started again and has begun a batch after snapshot-000001"):
         snapshot.restore(hourly, it.path / "cp2")

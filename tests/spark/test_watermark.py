@@ -223,9 +223,8 @@ def test_unmatched_outer_rows_come_out_when_both_sides_are_over(
 ) -> None:
     other = Feed(tmp_path / "other")
     tracking = Tracking(spark, job, tracker.address)
-    front = {"window": ("ts", "1 minute")}
-    left = tracking.source(feed.stream(spark), "left", **front, front=Frontier("0 seconds"))
-    right = tracking.source(other.stream(spark), "right", **front, front=Frontier("0 seconds"))
+    left = tracking.source(feed.stream(spark), "left", window=("ts", "1 minute"), front=Frontier("0 seconds"))
+    right = tracking.source(other.stream(spark), "right", window=("ts", "1 minute"), front=Frontier("0 seconds"))
     orders = tracking.with_watermark(left, "ts", "instants").select("ts", "row_id")
     payments = tracking.with_watermark(right, "ts", "instants")
     payments = payments.select(F.col("ts").alias("paid_at"), F.col("row_id").alias("paid"))

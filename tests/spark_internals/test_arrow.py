@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 import pyspark
 import pytest
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PySparkTypeError
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
@@ -58,7 +58,7 @@ def test_a_schema_comes_back_as_it_was() -> None:
 def test_tasks_make_rows_in_that_form(spark: SparkSession) -> None:
     form = arrow_schema(SCHEMA)
 
-    def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             columns = [batch.column(field.name).cast(field.type) for field in form]
             yield pa.RecordBatch.from_arrays(columns, schema=form)
@@ -72,7 +72,7 @@ def test_tasks_make_rows_in_that_form(spark: SparkSession) -> None:
     [("long", pa.array([1], pa.int32())), ("string", pa.array([1])), ("timestamp", pa.array([1], pa.timestamp("ns")))],
 )
 def test_rows_of_another_form_fail_their_task(spark: SparkSession, kind: str, given: pa.Array) -> None:
-    def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             yield pa.RecordBatch.from_arrays([given], names=["value"])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -41,7 +41,7 @@ def in_the_driver(rows: DataFrame) -> None:
 
 
 def in_a_task(rows: DataFrame) -> None:
-    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+    def fail(batches: Iterable[Any]) -> Iterator[Any]:
         yield from batches
         raise TrackingError("3 rows belong to no substream: drop them")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from traceback import format_exception_only
 
 import pytest
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.spark_internals.errors import INTERRUPTED

@@ -44,7 +44,7 @@ def test_a_batch_that_is_read_again_does_not_fail_its_query(
     writing = stream.option("maxOffsetsPerTrigger", 4).load().writeStream.foreachBatch(keep).trigger(**trigger)
     identifier = ""
     for _ in range(2):
-        query = writing.option("checkpointLocation", tmp_path).start()
+        query = writing.option("checkpointLocation", str(tmp_path)).start()
         identifier = query.id
         try:
             query.awaitTermination() if "availableNow" in trigger else query.processAllAvailable()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -20,7 +20,7 @@ def counted(rows: DataFrame) -> DataFrame:
     return rows.groupBy(F.window("ts", "5 minutes")).count()
 
 
-def same(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+def same(key: Any, frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
     yield from frames
 
 

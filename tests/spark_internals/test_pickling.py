@@ -16,7 +16,6 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import UsageError
-from spark_client.spark_internals import columns as spark_columns
 from spark_client.spark_internals.columns import dumps, loads
 
 classic = pytest.importorskip("pyspark.sql.classic.column", reason="columns have nodes since Spark 4.0")
@@ -88,7 +87,7 @@ def test_a_column_in_which_spark_keeps_its_node_elsewhere_is_refused(spark: Spar
 def test_what_is_of_one_process_is_refused(spark: SparkSession) -> None:
     lock = threading.Lock()
     context = spark.sparkContext
-    handle: Any = spark._jsparkSession  # type: ignore[attr-defined]
+    handle: Any = spark._jsparkSession
     rows = context.parallelize([1])
     for value in (lock, lambda: lock, handle, context, lambda _: context.defaultParallelism, rows):
         with pytest.raises(UsageError, match="cannot be carried to another process"):
@@ -101,7 +100,6 @@ def test_bytes_of_another_spark_are_refused(spark: SparkSession, monkeypatch: py
     monkeypatch.setattr(pyspark, "__version__", version)
     with pytest.raises(UsageError, match=rf"made under Spark .*, and this is {re.escape(version)}"):
         loads(data)
-    assert spark_columns.pyspark is pyspark
 
 
 def test_columns_are_not_loaded_without_a_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

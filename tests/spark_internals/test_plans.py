@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 

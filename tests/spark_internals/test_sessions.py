@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ from tests.spark_internals.running import run
 
 pytestmark = pytest.mark.spark
 
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 
 
 def told(batches: Batches) -> Batches:

@@ -37,8 +37,7 @@ def test_each_batch_has_its_watermark_and_the_files_that_it_read(
     assert [batch.number for batch in batches] == list(range(len(batches)))
     late = START + timedelta(hours=3, minutes=-10)
     assert batches[-1].watermark == late.timestamp() * 1000
-    last = [last_of_files(batch, 0) for batch in batches]
-    assert sorted(set(last)) == [0, 1, 2]
+    assert {last_of_files(batch, 0) for batch in batches} == {0, 1, 2}
     assert sorted(number for _, number in files_of(Folder(tmp_path / "cp"), 0)) == [0, 1, 2]
     assert last_of_files(batches[0], 1) is None
     assert batches_of(Folder(tmp_path / "cp"), after=batches[-2].number) == batches[-1:]

@@ -96,7 +96,7 @@ class Machines:
             change.setattr(Mark, "note", noted)
             change.setattr(Mark, "try_to_lock", locked)
             change.setattr(mark, "system_run", lambda: self._runs.to_bytes(16, "little"))
-            change.setattr(mark, "os", _System(mark.os, fsync))
+            change.setattr(mark, "os", _System(os, fsync))
             try:
                 yield
             finally:

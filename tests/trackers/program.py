@@ -187,6 +187,7 @@ class Tracker:
                 if not process.killed:
                     await asyncio.to_thread(journal.close)
                 raise
+        assert journal is not None
         state = recovered.state
         clock = Clock(state.at, world.wall, lambda: int(world.schedule.now * 1e9))
         lanes = Lanes()

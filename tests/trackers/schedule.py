@@ -258,7 +258,7 @@ class Loop(asyncio.base_events.BaseEventLoop):
     def _write_to_self(self) -> None:
         self._woken = True
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         future = self.create_future()
 
         def settle(value: Any, error: BaseException | None) -> None:

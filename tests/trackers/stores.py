@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from random import Random
 from typing import Any, Protocol
 
+import pytest
 import redis
 import redis.connection
 
@@ -137,7 +138,6 @@ class Objects:
     @contextmanager
     def named(self) -> Iterator[None]:
         """Let the operator's commands find the journal."""
-        found = backups.open_journal, backups.set_journal_aside
 
         def opened(_: str, must_exist: bool = False, restoring: bool = False) -> ObjectsJournal:
             return ObjectsJournal(
@@ -148,11 +148,10 @@ class Objects:
             with closing(opened(where, restoring=True)) as journal:
                 return journal.move_aside()
 
-        backups.open_journal, backups.set_journal_aside = opened, set_aside
-        try:
+        with pytest.MonkeyPatch.context() as change:
+            change.setattr(backups, "open_journal", opened)
+            change.setattr(backups, "set_journal_aside", set_aside)
             yield
-        finally:
-            backups.open_journal, backups.set_journal_aside = found
 
     def _ask(self, request: Callable[[], Any]) -> Any:
         fate = self._weather.before()
@@ -208,7 +207,7 @@ class Redis:
         self.machines = machines
         self._where = f"redis://127.0.0.1:{port}/0?prefix={prefix}&lease={LEASE_S}&durability=memory"
         self._base = f"{{{prefix}}}:"
-        self._client = redis.Redis(port=port, client_name=_OUTSIDE)
+        self._client: Any = redis.Redis(port=port, client_name=_OUTSIDE)
         self._schedule = schedule
         self._weather = weather
         self._ends: dict[str, float] = {}

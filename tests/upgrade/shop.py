@@ -43,7 +43,8 @@ def main(address: str) -> None:
     promised.sent("mails", "lima", "monday", label("lima", 1))
     promised.report(units=["a"])
     page = client.list_events("shop")
-    print(json.dumps({"log_id": page.log_id, "last_seq": page.last_seq, "names": [e.kind.name for e in page.events]}))
+    names = [event.kind.name for event in page.events]  # type: ignore[union-attr]
+    print(json.dumps({"log_id": page.log_id, "last_seq": page.last_seq, "names": names}))
 
 
 if __name__ == "__main__":

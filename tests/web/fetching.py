@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from email.message import Message
 from typing import NamedTuple
 
 
 class Page(NamedTuple):
     status: int
     text: str
-    headers: Mapping[str, str]
+    headers: Message
 
 
 def get(url: str, **headers: str) -> Page:

@@ -56,7 +56,7 @@ def test_a_failing_journal_leaves_a_server_alive_but_not_ready(servers: Servers,
     server = servers.start(tmp_path, "sqlite", "--metrics", "127.0.0.1:0")
     define(server.stub)
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
-    fill(server)
+    fill(server.stub)
     assert "the journal fails" in reason(server)
     assert "\ntracker_ready 0.0\n" in get(f"{server.metrics}/metrics").text
     assert get(f"{server.metrics}/healthz").status == 200

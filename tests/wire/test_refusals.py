@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 import pytest
-from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
 
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.refusals import refuse

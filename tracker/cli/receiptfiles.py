@@ -52,8 +52,8 @@ def read_asides(table: Path) -> list[Aside]:
 
 def _of_parquet(path: Path) -> list[dict[str, Any]]:
     with needs("ledger", "ledger"):
-        import pyarrow as pa  # type: ignore[import-untyped]
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+        import pyarrow as pa
+        import pyarrow.parquet as pq
     try:
         with pq.ParquetFile(path) as file:
             names = [name for name in file.schema_arrow.names if name in NEEDED]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import grpc
-from google.rpc import error_details_pb2  # type: ignore[import-untyped]
-from grpc_status import rpc_status  # type: ignore[import-untyped]
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
 from tracker.client import forking
 from tracker.client.connection import Connection, connect

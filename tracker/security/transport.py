@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
 from tracker.web.listening import CannotListenError
 from tracker.wire.addresses import UNIX, host_and_port

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
+import msgpack
 
 import tracker
 from tracker.backup.form import BackupError, Checked, Draft, Header, JobLog

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
+import msgpack
 
 import tracker
 from tracker.contract.answers import Answer

@@ -24,7 +24,7 @@ class ForeignStore:
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         try:
-            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+            from fsspec.core import url_to_fs
         except ImportError as error:
             raise RefusedError(
                 "stores other than directories are reached by fsspec: pip install 'substream-tracker[snapshots]', and "
