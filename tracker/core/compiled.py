@@ -23,7 +23,7 @@ from .accounts import Accounts
 from .cells import RECEIVED, SENT, U8, WHO, XOR, Entries, Rows
 from .lifecycle import CLOSED, KNOWN, NAMED, PARTLY_ENDED, STALLED
 
-_AHEAD = 16  # entries between the one that is folded and the one that is fetched
+_AHEAD = 32  # entries between the one that is folded and the one that is fetched
 _SENDER, _RECEIVER = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF << 32)
 _SHIFT = np.uint64(32)
 

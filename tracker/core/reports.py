@@ -119,7 +119,7 @@ def _enter(job: Job, report: Report, resolved: Resolved) -> Rows:
 
 def _accept(job: Job, producer: Producer, report: Report, segments: Rows, rows: Rows) -> None:
     entries = Entries(
-        rows[report.substream_index],
+        rows.take(report.substream_index),  # half the time of `rows[…]`
         segments,
         report.xor,
         report.sent.astype(np.uint64),

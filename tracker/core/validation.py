@@ -181,7 +181,7 @@ def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Re
                 f"the ids belong to log {report.log_id!r}, but the job's log is {log_id!r}; resend the substream names",
             )
         by_id = accounts.rows_of(report.substream_ids)
-        if (by_id < 0).any():
+        if int(np.minimum.reduce(by_id)) < 0:
             unknown = report.substream_ids[by_id < 0].tolist()
             raise Refused(
                 Refusal.UNKNOWN_ID,
@@ -193,7 +193,7 @@ def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Re
     end_times = report.end_times
     if len(end_times) < len(report.names):
         end_times = np.full(len(report.names), NO_END_TIME, np.int64)
-    by_entry = numbers[report.segment_index] if len(numbers) else rows[:0]
+    by_entry = numbers.take(report.segment_index) if len(numbers) else rows[:0]
     resolved = Resolved(accounts, accounts.version, graph, log_id, rows, end_times, new, again, by_entry)
     conflicts = _end_time_conflicts(resolved, accounts) if len(end_times) else []
     if conflicts:
