@@ -173,9 +173,6 @@ class PromiseSet:
         values = [self.frontiers[key] for key in {(front, scope), (front, None)} if key in self.frontiers]
         return max(values, default=None)
 
-    def frontiers_of(self, front: str) -> dict[str, int]:
-        return {"*" if key[1] is None else key[1]: time for key, time in self.frontiers.items() if key[0] == front}
-
     def forget(self, front: str) -> None:
         self.finished.discard(front)
         self.frontiers = {key: time for key, time in self.frontiers.items() if key[0] != front}
