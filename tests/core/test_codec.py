@@ -112,6 +112,7 @@ CONSTANT = {
     ("Cells", "segments"),
     ("SparseCells", "segments"),
     ("SparseCells", "_ended"),  # of the dense layout: empty here
+    ("SparseCells", "_blocks"),  # likewise
 }
 
 

@@ -97,11 +97,13 @@ class Cells:
 
     def _place_records(self, records: U8) -> None:
         """Read and write the rows' dates and scopes there: uint64[capacity, 4], one after another or between cells."""
+        self._records = records
         self.changed, self.end_time, self.created = records.view(np.int64).T[:3]
         self.scope = records.view(np.int32)[:, 6]
 
     def clear(self, rows: Rows) -> None:
         """Reset these rows."""
+        self._records[rows] = 0
         self._blocks[rows] = 0
         self._ended[rows] = 0
 

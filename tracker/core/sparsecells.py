@@ -56,7 +56,6 @@ class SparseCells(Cells):
     def __init__(self, segments: int) -> None:
         super().__init__(segments)
         self._groups = -(-segments // BLOCK)
-        self._records: U8 = np.zeros((0, 4), np.uint64)
         # By row, side by side, each with 1 added and 0 for none: the first block's group, that block, the directory.
         self._heads: NDArray[np.int32] = np.zeros((0, 3), np.int32)
         self._marks_of: NDArray[np.int32] = np.zeros(0, np.int32)
@@ -85,6 +84,7 @@ class SparseCells(Cells):
         self._forget_marks(rows)
         self._done[rows] = 0
         self._heads[rows] = 0
+        self._records[rows] = 0
 
     def _forget_marks(self, rows: Rows) -> None:
         marked = self._marks_of[rows]
