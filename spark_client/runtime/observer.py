@@ -81,6 +81,10 @@ class Observer:
         self.id = first_id(self._own)
         self.runId = str(uuid.uuid4())
         self._note: dict[str, Any] = {}
+        self._epoch = -1  # the last own batch that was planned
+        self._due = False  # that one is to be run
+        self._followed = -1  # the last batch of the other query that has been read again
+        self._idle = False  # the last look has found nothing new
         self._step: StreamingQuery | None = None
         self._failure: Exception | None = None
         self._stopped, self._ended, self._woken = threading.Event(), threading.Event(), threading.Event()
@@ -100,7 +104,7 @@ class Observer:
     def lag(self) -> int:
         """Return how many batches the other query has committed that have not been read again yet."""
         last = last_commit(self._observed.checkpoint)
-        return 0 if last is None else max(0, last - self._followed())
+        return 0 if last is None else max(0, last - self._followed)
 
     def exception(self) -> Exception | None:
         """Return why it has ended; None: it runs, or was stopped."""
@@ -121,7 +125,7 @@ class Observer:
             TrackingError: it has failed.
         """
         last = last_commit(self._observed.checkpoint)
-        while last is not None and self.isActive and self._followed() < last:
+        while last is not None and self.isActive and self._followed < last:
             self._woken.set()
             time.sleep(_LOOK_EVERY)
         if self._failure is not None:
@@ -141,10 +145,10 @@ class Observer:
     def _run(self) -> None:
         try:
             self._tracked.run  # noqa: B018 - waits until it is open
-            self._begin_note()
+            self._go_on()
             while not self._stopped.is_set():
-                if (epoch := self._planned()) is not None:
-                    self._carry_out(epoch)
+                if self._due or self._plan():
+                    self._carry_out()
                 else:
                     self._woken.wait(self._observed.every)
                     self._woken.clear()
@@ -153,15 +157,8 @@ class Observer:
                 self._failure = error
         self._ended.set()
 
-    def _followed(self) -> int:
-        """Return the last batch of the other query that has been read again; -1: none."""
-        note, done = self._note, last_commit(self._own)
-        if not note:
-            return -1
-        return int(note["batch"] if (-1 if done is None else done) >= note["epoch"] else note["before"])
-
-    def _begin_note(self) -> None:
-        """Read up to where the other query is followed, or begin.
+    def _go_on(self) -> None:
+        """Go on where an observer before has come to, or begin.
 
         Raises:
             TrackingError: the checkpoint has become another query's.
@@ -182,51 +179,57 @@ class Observer:
                 f"{observed.checkpoint} is the checkpoint of query {found} now, and {own} has followed query "
                 f"{note['query']} there: observe it with a new checkpoint of the observer, and a new job"
             )
+        begun, done = last_begun(own), last_commit(own)
         self._note = note
+        self._epoch = -1 if begun is None else begun
+        self._due = begun is not None and (done is None or begun > done)
+        is_done = note["epoch"] <= (-1 if done is None else done)
+        self._followed = note["batch"] if is_done else note["before"]
 
-    def _planned(self) -> int | None:
-        """Return the number of the own batch that is to be run, which is planned; None: there is nothing new."""
-        done, begun = last_commit(self._own), last_begun(self._own)
-        if begun is not None and (done is None or begun > done):
-            return begun  # a driver before has planned it
-        observed, note = self._observed, self._note
-        last = last_commit(observed.checkpoint, None if note["batch"] < 0 else note["batch"])
-        if last is None or last == note["batch"]:
-            return None
-        if last < note["batch"]:
+    def _plan(self) -> bool:
+        """Plan the next batch, and return whether there is one: the other query has committed something new."""
+        observed, followed = self._observed, self._followed
+        # After a step Spark may have forgotten the batches that came next.
+        last = last_commit(observed.checkpoint, followed if self._idle and followed >= 0 else None)
+        self._idle = last is None or last == followed
+        if last is None or last == followed:
+            return False
+        if last < followed:
             raise TrackingError(
-                f"the query of {observed.checkpoint} has gone back to batch {last}, and its batches up to "
-                f"{note['batch']} are counted: observe it with a new checkpoint of the observer, and a new job"
+                f"the query of {observed.checkpoint} has gone back to batch {last}, and its batches up to {followed} "
+                "are counted: observe it with a new checkpoint of the observer, and a new job"
             )
         place = reached(observed.checkpoint, last, observed.source)
         if place is None:
-            return None  # there is a later one meanwhile
-        before = None if begun is None else reached(self._own, begun, 0)
-        epoch = -1 if begun is None else begun
+            return False  # there is a later one meanwhile
+        before = reached(self._own, self._epoch, 0) if self._epoch >= 0 else None
         if place[1] == ("-" if before is None else before[1]):  # a batch that has read nothing of this source
-            self._put_note(epoch, last)
-            return None
+            self._put_note(self._epoch, last)
+            self._followed = last
+            return False
         copy_source(observed.checkpoint, observed.source or 0, self._own)
-        self._put_note(epoch + 1, last)
-        plan_batch(self._own, epoch + 1, place)
-        return epoch + 1
+        self._put_note(self._epoch + 1, last)
+        plan_batch(self._own, self._epoch + 1, place)
+        self._epoch, self._due = self._epoch + 1, True
+        return True
 
     def _put_note(self, epoch: int, batch: int) -> None:
-        note = {**self._note, "epoch": epoch, "batch": batch, "before": self._note["batch"]}
-        self._own.put(_NOTE, note)
-        self._note = note
+        self._note = {**self._note, "epoch": epoch, "batch": batch, "before": self._followed}
+        self._own.put(_NOTE, self._note)
 
-    def _carry_out(self, epoch: int) -> None:
-        """Have Spark run one batch.
+    def _carry_out(self) -> None:
+        """Have Spark run the batch that is planned.
 
         Raises:
             TrackingError: it cannot be read again, or reported.
         """
         try:
-            self._step = self._begin(_step(self.id, self._own, epoch, self._tracked.function))()
+            self._step = self._begin(_step(self.id, self._own, self._epoch, self._tracked.function))()
             if self._stopped.is_set():
                 self._step.stop()
             self._step.awaitTermination()
+            if last_commit(self._own) == self._epoch:  # else it was stopped
+                self._due, self._followed = False, self._note["batch"]
         except Exception as error:
             if (sentence := sentence_of(error)) is not None:
                 raise TrackingError(sentence) from error

@@ -379,13 +379,16 @@ def plan_batch(own: Folder, epoch: int, planned: tuple[str, str], committed: boo
 def copy_source(observed: Folder, source: int, own: Folder) -> None:
     """Bring what a query notes of one of its sources into the checkpoint of another that has this source alone."""
     theirs, ours = observed / "sources" / str(source), own / "sources" / "0"
-    gone = True
-    while gone:  # Spark removes what it has put together in another file: then that one is there
-        named, have = _noted(theirs), _noted(ours)
+    have, before = _noted(ours), None
+    while True:
+        named = _noted(theirs)
         found = {name: theirs.content(name) for name in named if name not in have}
-        gone = None in found.values()
+        if None not in found.values() or named == before:  # a store lists names of folders, which have no content
+            break
+        before = named  # Spark removes what it has put together in another file: then that one is there
     for name, content in found.items():
-        ours.put(name, content)
+        if content is not None:
+            ours.put(name, content)
     ours.delete([name for name in have if name not in named])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client import Frontier, Tracking, TrackingError, UsageError
+from spark_client import Frontier, SuccessMarkers, Tracking, TrackingError, UsageError
 from tests.client.processes import Server
 from tests.observe.untouched import Untouched, ended, fails, observing
 from tests.spark.feed import Feed, put_hours, row
@@ -200,3 +200,23 @@ def test_rows_that_nobody_can_read_again_are_refused(
     tracking, observer = observing(spark, tracker, job, rate, query.checkpoint, tmp_path / "own")
     fails(tracking, observer, "gives rows that nobody can read again")
     assert not list((tmp_path / "own").glob("offsets/*"))
+
+
+def test_a_marker_that_comes_after_the_last_batch_ends_its_hour(
+    spark: SparkSession, tracker: Server, job: str, tmp_path: Path
+) -> None:
+    """The front looks for itself, while there is no batch to read."""
+    path = tmp_path / "in"
+    hour = path / "tenant=a" / "hour=2024-01-01T00"
+    spark.sql("select timestamp '2024-01-01 00:10:00' as ts, id from range(3)").write.parquet(str(hour))
+    (hour / "_SUCCESS").unlink()
+    rows = spark.readStream.schema("ts timestamp, id long, tenant string, hour string").parquet(str(path))
+    query = Untouched(rows, tmp_path / "theirs")
+    query.run()
+    front = SuccessMarkers(path, "hour", "tenant", refresh=0.05)
+    tracking, _ = observing(spark, tracker, job, rows, query.checkpoint, tmp_path / "own", front)
+    with tracking:
+        tracking.process_all_available()
+        assert not ended(tracking)
+        (hour / "_SUCCESS").touch()
+        soon(lambda: [(tenant, number) for tenant, _, number in ended(tracking)] == [("a", 3)])
