@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from spark_client.advice import explained
 from spark_client.errors import TrackingError, UsageError
-from spark_client.fronts.results_of import ReceiptCounts, ResultsOf
+from spark_client.fronts.results_of import Incomplete, ReceiptCounts, ResultsOf
 from spark_client.runtime.batches import batch_in_hand
 from tracker.client import Credentials, Ended, TrackerClient, TrackerError, TrackerUnavailable
 
-Outcome: TypeAlias = Literal["drained", "EXPIRED", "ABANDONED"]
+Outcome: TypeAlias = Incomplete
 _LOOK_EVERY: Final = 0.2  #: seconds between two looks at receipts
 
 

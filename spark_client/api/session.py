@@ -104,6 +104,8 @@ class Tracking:
             texts that Spark parses (``"10 minutes"``).
         progress: a rule of the job; it is on as soon as `with_watermark` is used.
         stall_after, expire_after, idle_after, retention: rules of the job.
+        deadline, deadline_by_event_time, threshold, threshold_after, scope_idle_after: rules that release what no front
+            has promised; see `JobSpec`.
         remember: how long names of substreams that have ended are remembered where no front's promise does it, so that
             what comes of them later is late; None: as long as there is the job.
         max_away: how long a query may be stopped while the tracker keeps its ends for it, whatever `retention` says;
@@ -137,6 +139,11 @@ class Tracking:
         stall_after: Duration | None = None,
         expire_after: Duration | None = None,
         idle_after: Duration | None = None,
+        deadline: Duration | None = None,
+        deadline_by_event_time: bool = False,
+        threshold: float | None = None,
+        threshold_after: Duration | None = None,
+        scope_idle_after: Duration | None = None,
         retention: Duration | None = None,
         remember: Duration | None = None,
         max_away: Duration | None = None,
@@ -178,19 +185,16 @@ class Tracking:
         self.client = trackers.client(registry)
         self._retry_for = retry_for
         self._graph = JobGraph(segments, fronts)
-        remembered = _duration(spark, "remember", remember)
-        rules = {
-            "ordering": ordering,
-            "progress": progress,
-            "stall_after": _duration(spark, "stall_after", stall_after),
-            "expire_after": _duration(spark, "expire_after", expire_after),
-            "idle_after": _duration(spark, "idle_after", idle_after),
-            "retention": _duration(spark, "retention", retention),
-            "remember": remembered,
-        }
+        lengths = _lengths(spark, stall_after=stall_after, expire_after=expire_after, idle_after=idle_after)
+        lengths |= _lengths(
+            spark, deadline=deadline, threshold_after=threshold_after, scope_idle_after=scope_idle_after
+        )
+        lengths |= _lengths(spark, retention=retention, remember=remember)
+        chosen = {"ordering": ordering, "progress": progress, "threshold": threshold}
+        rules = {**lengths, **chosen, "deadline_by_event_time": deadline_by_event_time}
         self._definition = Definition(self.client, job, deployment, self._graph, rules, force)
-        self._max_away = _duration(spark, "max_away", max_away)
-        settings = JobSettings(job, trackers, probe, self._max_away, remembered, outbox)
+        self._max_away = _lengths(spark, max_away=max_away)["max_away"]
+        settings = JobSettings(job, trackers, probe, self._max_away, lengths["remember"], outbox)
         counting = None if registry is None else JobMetrics(registry, job)
         self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition, counting)
         self._declarations = Declarations(self, self._graph)
@@ -519,6 +523,9 @@ class Tracking:
         self._definition.define()
 
 
-def _duration(spark: SparkSession, name: str, duration: Duration | None) -> timedelta | None:
-    """Return a rule of the job: a length of time."""
-    return None if duration is None else timedelta(microseconds=durations.length(spark, duration, name))
+def _lengths(spark: SparkSession, **given: Duration | None) -> dict[str, timedelta | None]:
+    """Return rules of the job that are lengths of time."""
+    return {
+        name: None if duration is None else timedelta(microseconds=durations.length(spark, duration, name))
+        for name, duration in given.items()
+    }

@@ -20,7 +20,7 @@ EVENT_SCHEMA: Final = T.StructType(
         T.StructField("name", T.StringType()),
         T.StructField("end_time", T.LongType()),  # Ended: as reported; this package reports microseconds
         T.StructField("elements", T.LongType()),  # Ended: sent on this segment in all
-        T.StructField("reason", T.StringType()),  # Ended: COMPLETE, EXPIRED or ABANDONED
+        T.StructField("reason", T.StringType()),  # Ended: a tracker's Reason
         T.StructField("in_flight", T.LongType()),  # Ended, Stalled
         T.StructField("producer", T.StringType()),  # Late: who reported it
         T.StructField("sent", T.LongType()),  # Late

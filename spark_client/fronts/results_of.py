@@ -32,7 +32,7 @@ from tracker.client.ledger import key_of
 
 _log = logging.getLogger("spark_client")
 
-Incomplete: TypeAlias = Literal["drained", "EXPIRED", "ABANDONED"]
+Incomplete: TypeAlias = Literal["drained", "EXPIRED", "ABANDONED", "DEADLINE", "THRESHOLD", "IDLE"]
 ReceiptRows: TypeAlias = DataFrame | Iterable[Mapping[str, Any]]
 
 _REVISION: Final = "revision"
@@ -57,8 +57,9 @@ class ResultsOf(ByCount):
         segment: that its release reads: the column ``segment`` of the receipts.
         query: the id of the release's query, where another one with other checkpoints has left receipts, too.
         accept: ends that are not complete, and pass for it here. ``"drained"``: a drain has closed the substream, and
-            the rest, which the next deployment may release, is late here. ``"EXPIRED"``, ``"ABANDONED"``: rows are
-            missing. Without, such a substream stays open: of a drained one, until the rest is there as well.
+            the rest, which the next deployment may release, is late here. ``"DEADLINE"`` and other reasons of
+            ends: rows are missing. Without, such a substream stays open: of a drained one, until the rest is there
+            as well.
         scopes: what the other job's scopes are called here; those that are not in it are called the same.
         refresh: seconds between two looks at the receipts.
 

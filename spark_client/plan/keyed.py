@@ -49,7 +49,7 @@ class SubstreamEnd(NamedTuple):
     Attributes:
         elements: how many were sent on the segment in all: rows that a step has dropped are among them.
         by_drain: a drain closed it before its sources did: more of it may follow in the next deployment.
-        reason: ``COMPLETE``; ``EXPIRED`` or ``ABANDONED`` if elements are missing.
+        reason: ``COMPLETE``; another (``DEADLINE``, ``EXPIRED``, …) if elements may be missing.
         at: when the tracker found it, in UTC.
     """
 

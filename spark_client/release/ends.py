@@ -199,7 +199,7 @@ class PlainEnds(Ends):
         tally = self._state.tally(substream, own)
         ends.receipts.append(End(event, substream, 0, tally, late, before))
         ends.released_rows += tally.rows
-        completeness = completeness_of(before > 0, ended.by_drain)
+        completeness = completeness_of(before > 0, _cut(ended))
         group = RowGroup(((f"_{COMPLETENESS}", completeness),) if self._plan.completeness else ())
         return {substream: (group, own)} if self._state.has_rows(substream, own) else {}
 
@@ -210,6 +210,11 @@ class PlainEnds(Ends):
             ends.late[substream] = (parts, tally)
         ends.gone.add(substream)
         return tally.rows
+
+
+def _cut(ended: Ended) -> str:
+    """Return how a substream ended before its sources had closed it; empty: it did not."""
+    return "drained" if ended.by_drain else "" if ended.reason is Reason.COMPLETE else ended.reason.lower()
 
 
 class SharedEnds(Ends):
@@ -226,7 +231,7 @@ class SharedEnds(Ends):
             if isinstance(event.kind, Ended) and event.kind.segment == self._segment:
                 tracked = _substream_of(event.kind)
                 drained = self._before(tracked, event.kind)
-                state.ended[tracked] = event.kind.by_drain, drained > 0
+                state.ended[tracked] = _cut(event.kind), drained > 0
                 ends.ended.add(tracked)
                 ends.receipts.append(End(event, tracked, 0, NONE, 0, drained))
         missed = self._missed(events, query)

@@ -37,7 +37,7 @@ RECEIPT_SCHEMA: Final = T.StructType(
         T.StructField("name", T.StringType()),
         T.StructField("end_time", T.TimestampType()),  # of a window
         T.StructField("revision", T.LongType()),  # 0; 1, 2, … of what was reopened
-        T.StructField("reason", T.StringType()),  # COMPLETE, EXPIRED, ABANDONED; LATE: see the docs
+        T.StructField("reason", T.StringType()),  # a tracker's Reason; LATE: see the docs
         T.StructField("elements", T.LongType()),  # the tracker's count: sent on this segment
         T.StructField("expected", T.LongType()),  # how many its sources had said there would be; null: they had not
         T.StructField("by_drain", T.BooleanType()),  # only a drain closed it: more may follow in the next deployment

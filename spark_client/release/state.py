@@ -66,8 +66,8 @@ class PartialState:
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
         self.lost: dict[Substream, int] = {}  #: elements that were in flight on those segments when it ended there
         self.drained: dict[Substream, int] = {}  #: elements of what only a drain has closed, of which more may follow
-        #: What has ended at the tracker, and is kept on with what has not: whether by a drain, and after one.
-        self.ended: dict[Substream, tuple[bool, bool]] = {}
+        #: What has ended at the tracker, and is kept on with what has not: how it was cut short; whether after a drain.
+        self.ended: dict[Substream, tuple[str, bool]] = {}
         self.beside: dict[str, str] = {}  #: by directory of ``tracker``: the newest of what this version goes with
 
     def load(self, epoch: int) -> None:
@@ -102,7 +102,11 @@ class PartialState:
         self.upstream = {Substream(*key): elements for key, elements in version.get("upstream", [])}
         self.lost = {Substream(*key): elements for key, elements in version.get("lost", [])}
         self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
-        self.ended = {Substream(*key): (by, after) for key, by, after in version.get("ended", [])}
+        # Version 0.2 knew drains alone, as true and false.
+        ended = [
+            (key, {True: "drained", False: ""}.get(cut, cut), after) for key, cut, after in version.get("ended", [])
+        ]
+        self.ended = {Substream(*key): (cut, after) for key, cut, after in ended}
         self._epoch = epoch - 1
         self.is_as_published = True
 

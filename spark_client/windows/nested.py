@@ -200,8 +200,8 @@ class NestedWindows(Windows):
                 continue
             if all(was):
                 continue
-            by_drain, after = kept.ended[window]
-            completeness = completeness_of(after, by_drain) if kept.completeness else ""
+            cut, after = kept.ended[window]
+            completeness = completeness_of(after, cut) if kept.completeness else ""
             marks = ((_LEVEL, self.levels[level].label), (f"_{COMPLETENESS}", completeness))
             found = {piece: kept.parts[piece] for piece in some}
             groups.setdefault(RowGroup(marks, level), {}).update(found)

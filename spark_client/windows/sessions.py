@@ -43,7 +43,7 @@ from spark_client.windows.substreams import (
 
 ENDED: Final = "_ended"  #: whether the step of a partial row has
 _FIRST, _LAST = "_first", "_last"  #: of a partial row: the times of its rows, in microseconds
-_BY_DRAIN, _BEFORE = "_by_drain", "_before"  #: of a session: whether a drain has ended a step, now or earlier
+_CUT, _BEFORE = "_cut", "_before"  #: of a session: how a step ended too early, and whether a drain had ended one before
 _CHAIN, _RUN = "_chain", "_run"
 _MOST: Final = 100  #: steps of a gap: each row is an element of one stretch more
 
@@ -191,10 +191,10 @@ class SessionSteps(Fixed):
         groups: dict[RowGroup, dict[Substream, list[str]]] = {}
         for step, parts in kept.parts.items():
             flags = [kept.ended[each] for each in kept.tracked[step]] if kept.completeness and step in over else []
-            by_drain, before = any(drain for drain, _ in flags), any(after for _, after in flags)
+            cut, before = max((cut for cut, _ in flags), default=""), any(after for _, after in flags)
             # What begins later than a gap after all that is over joins none of it.
             if step in over or (step.scope in newest and _end(step) <= newest[step.scope] + self.gap):
-                marks = ((ENDED, step in over), (_BY_DRAIN, by_drain), (_BEFORE, before))
+                marks = ((ENDED, step in over), (_CUT, cut), (_BEFORE, before))
                 groups.setdefault(RowGroup(marks), {})[step] = parts
         return Chosen(groups, over)
 
@@ -203,7 +203,7 @@ class SessionSteps(Fixed):
         kept: Mapping[Substream, list[str]],
         ended: Set[Substream],  # noqa: ARG002
     ) -> Mapping[RowGroup, Mapping[Substream, list[str]]]:
-        return {RowGroup(((ENDED, True), (_BY_DRAIN, False), (_BEFORE, False))): kept}
+        return {RowGroup(((ENDED, True), (_CUT, ""), (_BEFORE, False))): kept}
 
     def made(self, merged: DataFrame, keys: Sequence[str], merge: Sequence[Column]) -> DataFrame:
         """Return the sessions that are over, and what has to be carried on of others: chains of rows, none further than
@@ -218,7 +218,7 @@ class SessionSteps(Fixed):
         chained = chained.withColumn(_RUN, F.sum(waits).over(ordered))
         of_chain = Window.partitionBy(*map(named, by), F.col(_CHAIN))
         chained = chained.withColumn(WHOLE, F.min(ENDED).over(of_chain)).where(ENDED)
-        newest, flags = F.max("_key").alias("_key"), [F.max(each).alias(each) for each in (_BY_DRAIN, _BEFORE)]
+        newest, flags = F.max("_key").alias("_key"), [F.max(each).alias(each) for each in (_CUT, _BEFORE)]
         made = chained.groupBy(*map(named, by), _CHAIN, _RUN, WHOLE).agg(newest, *merge, *flags)
         return made.withColumn(f"_{COMPLETENESS}", _completeness())
 
@@ -241,13 +241,9 @@ def stretches(end: int, step: int, gap: int) -> list[tuple[int, int]]:
 
 def _completeness() -> Column:
     """Return what of a session a result is of: by the steps that it has."""
-    value = F.lit(completeness_of(continues=False, by_drain=False))
-    for before, by_drain in ((False, True), (True, False), (True, True)):  # the last that holds counts
-        holds = F.lit(True)
-        for flag, name in ((before, _BEFORE), (by_drain, _BY_DRAIN)):
-            holds = holds & F.col(name) if flag else holds
-        value = F.when(holds, F.lit(completeness_of(before, by_drain))).otherwise(value)
-    return value
+    cut = F.col(_CUT)
+    rest = F.when(cut == "", F.lit(completeness_of(True, ""))).otherwise(F.concat(cut, F.lit(" rest")))
+    return F.when(F.col(_BEFORE), rest).otherwise(F.when(cut == "", F.lit(completeness_of(False, ""))).otherwise(cut))
 
 
 def _end(step: Substream) -> int:

@@ -116,8 +116,8 @@ class Kept:
 
     parts: Mapping[Substream, list[str]]
     tracked: Mapping[Substream, tuple[Substream, ...]]
-    ended: Mapping[Substream, tuple[bool, bool]]
-    before: Mapping[Substream, tuple[bool, bool]]
+    ended: Mapping[Substream, tuple[str, bool]]
+    before: Mapping[Substream, tuple[str, bool]]
     gone: Set[Substream]
     completeness: bool
 
@@ -150,11 +150,14 @@ class Chosen:
     waiting: Set[Substream] = frozenset()
 
 
-def completeness_of(continues: bool, by_drain: bool) -> str:
-    """Return what of a substream a result is of: see `Tracking.release`."""
-    if by_drain:
-        return "drained rest" if continues else "drained"
-    return "rest" if continues else "whole"
+def completeness_of(continues: bool, cut: str) -> str:
+    """Return what of a substream a result is of: see `Tracking.release`.
+
+    Args:
+        continues: whether a drain has released some of it before.
+        cut: how it ended before its sources had closed it: ``drained``, ``deadline``, …; empty: it did not.
+    """
+    return f"{cut} rest".strip() if continues else cut or "whole"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
+from tracker.contract.spec import DURATIONS
 from tracker.wire.gen import tracker_pb2 as wire
 
 JOBS = ("alpha", "beta", "gamma")
@@ -220,11 +221,7 @@ class Requests:
             wire.Segment(name=name, feeds=random.sample(SEGMENTS, random.randrange(3)), state=random.random() < 0.1)
             for name in names
         ]
-        durations: dict[str, Any] = {
-            name: self._seconds()
-            for name in ("stall_after", "expire_after", "idle_after", "retention")
-            if random.random() < 0.2
-        }
+        durations: dict[str, Any] = {name: self._seconds() for name in DURATIONS if random.random() < 0.2}
         spec = wire.JobSpec(
             job=job,
             deployment=random.choice(("d1", "d1", "d2")),
@@ -232,6 +229,9 @@ class Requests:
             fronts=random.choice((FRONTS, FRONTS, FRONTS[:1], ())),
             ordering=wire.Ordering.ValueType(random.choice((0, 1, 2, 3, 9))),
             progress=random.random() < 0.5,
+            expire_expected=random.random() < 0.5,
+            deadline_by_event_time=random.random() < 0.5,
+            threshold_ppm=random.choice((0, 0, 0, 1, 950_000, 2**32 - 1)),
             **durations,
         )
         return wire.DefineJobRequest(spec=spec, force=random.random() < 0.1)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tracker.contract.status import JobStatus
 
-from .lines import JOB, Driver, Line
+from .lines import JOB, START, Driver, Line
 from .reference import ReferenceTracker
 
 GRAPHS: list[list[list[Any]]] = [
@@ -55,6 +55,7 @@ class Generator:
     def __init__(self, seed: int) -> None:
         self.random = r = Random(seed)
         self.pausing = Random(f"the pauses of {seed}")
+        self.ending = Random(f"what no promise ends in {seed}")
         self.hedging = Random(f"the closes of {seed} that might have forgotten a front")
         self.pauses = seed % 3 == 2  # the others' sequences stay as they were, and show what single ones have shown
         self.lines: list[Line] = []
@@ -155,7 +156,22 @@ class Generator:
 
     def _durations(self) -> dict[str, int]:
         kinds = ["stall_after", "expire_after", "idle_after", "retention", "remember"]
-        return {kind: self.random.choice([3, 8, 20, 60]) * SECOND for kind in kinds if self.random.random() < 0.6}
+        durations = {kind: self.random.choice([3, 8, 20, 60]) * SECOND for kind in kinds if self.random.random() < 0.6}
+        return durations | self._rules()
+
+    def _rules(self) -> dict[str, int]:
+        """What ends substreams without a promise, of a random stream of its own."""
+        r = self.ending
+        rules: dict[str, int] = {"expire_expected": r.random() < 0.5}
+        if r.random() < 0.3:
+            rules |= {"deadline_by_event_time": True, "deadline": r.choice([1, 10, 20, 50]) * 1000}
+        elif r.random() < 0.3:  # their end times lie just after 1970
+            rules["deadline"] = START + r.choice([3, 20, 60, 200]) * SECOND
+        if r.random() < 0.8:
+            rules |= {"threshold_ppm": r.choice([1, 1, 500_000]), "threshold_after": r.choice([2, 5]) * SECOND}
+        if r.random() < 0.3:
+            rules["scope_idle_after"] = r.choice([8, 20, 60]) * SECOND
+        return rules
 
     def _timeout(self) -> dict[str, int]:
         return {"timeout": self.random.choice([5, 20]) * SECOND} if self.timed and self.random.random() < 0.5 else {}

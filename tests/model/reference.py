@@ -122,6 +122,7 @@ class Substream:
     expectations: dict[str, dict[str, list[tuple[Supporter, int]]]] = field(default_factory=dict)
     excess: dict[str, int] = field(default_factory=dict)  # by segment: the number expected when more was announced
     late_reports: int = 0
+    given_up: Reason | None = None  # why no front is asked any more
 
     @property
     def open(self) -> bool:
@@ -308,6 +309,8 @@ class Job:
     advanced: dict[str, int] = field(default_factory=dict)
     drain: JobDrain | None = None
     late_reports: int = 0
+    event_time: int | None = None  # the greatest end time of which something was folded in
+    looked_at: int | None = None  # when a tick last looked for what has been quiet
     tombstones: dict[tuple[str, str], int] = field(default_factory=dict)  # (scope, name): the second of its end
 
     # -- names
@@ -408,7 +411,7 @@ class Job:
 
     def closed_by_drain(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
         """Only fronts that finished in the drain under way have closed it: without that, more might have come."""
-        if self.drain is None or not self.drain.under_way or ("", s.id) in promised.closed:
+        if self.drain is None or not self.drain.under_way or s.given_up or ("", s.id) in promised.closed:
             return False
         return any(
             not self.closes_without_finish(front, s, promised)
@@ -421,7 +424,7 @@ class Job:
         return bool(self.fronts) and not self.open_fronts(s, segment, promised)
 
     def closed(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
-        return ("", s.id) in promised.closed or self.closed_by_fronts(s, segment, promised)
+        return bool(s.given_up) or ("", s.id) in promised.closed or self.closed_by_fronts(s, segment, promised)
 
     def closed_on(self, s: Substream, promised: PromiseSet) -> frozenset[str]:
         return frozenset(g for g in self.feeds if self.closed(s, g, promised))
@@ -671,6 +674,8 @@ class ReferenceTracker:
             raise Refused(Refusal.MALFORMED, "a segment of state is named twice")
         if not set(spec.state_segments) <= set(names):
             raise Refused(Refusal.UNKNOWN_SEGMENT, "a segment of state is none")
+        if not 0 <= spec.threshold_ppm <= 10**6 or (spec.threshold_ppm == 0) != (spec.threshold_after is None):
+            raise Refused(Refusal.MALFORMED, "a threshold without its time, or the reverse")
 
         job = self._jobs.get(spec.job)
         created = job is None
@@ -686,7 +691,13 @@ class ReferenceTracker:
                 job.spec,
                 stall_after=spec.stall_after,
                 expire_after=spec.expire_after,
+                expire_expected=spec.expire_expected,
                 idle_after=spec.idle_after,
+                deadline=spec.deadline,
+                deadline_by_event_time=spec.deadline_by_event_time,
+                threshold_ppm=spec.threshold_ppm,
+                threshold_after=spec.threshold_after,
+                scope_idle_after=spec.scope_idle_after,
                 retention=spec.retention,
                 remember=spec.remember,
                 state_segments=spec.state_segments,
@@ -730,6 +741,7 @@ class ReferenceTracker:
         job.scopes = set()
         job.floors = {}
         job.advanced = {}
+        job.event_time = job.looked_at = None
         job.drain = None
         for producer in job.producers.values():
             self._fence(producer)
@@ -1308,6 +1320,8 @@ class ReferenceTracker:
             account.last_sender = producer.name if sent else account.last_sender
             account.last_receiver = producer.name if received else account.last_receiver
             s.changed, s.stalled = self._now, False
+            if job.spec.deadline_by_event_time and s.end_time is not None:
+                job.event_time = s.end_time if job.event_time is None else max(job.event_time, s.end_time)
             folded.append(entry)
         for (sid, segment), (sent, received) in late.items():
             s = job.substreams[sid]
@@ -1343,7 +1357,9 @@ class ReferenceTracker:
                     and all(s.account(g).balanced for g in upstream)
                     and not self._waits(job, s, segment)
                 ):
-                    self._end(job, s, segment, Reason.COMPLETE, self._is_closed_by_drain(job, s, segment))
+                    by_fronts = job.closed_by_fronts(s, segment, promised)
+                    reason = s.given_up if s.given_up and not by_fronts else Reason.COMPLETE
+                    self._end(job, s, segment, reason, self._is_closed_by_drain(job, s, segment))
         if job.spec.progress and job.fronts:
             self._advance(job, promised)
 
@@ -1368,7 +1384,7 @@ class ReferenceTracker:
 
     def _end(self, job: Job, s: Substream, segment: str, reason: Reason, by_drain: bool) -> None:
         account = s.account(segment)
-        in_flight = 0 if reason == Reason.COMPLETE else account.in_flight
+        in_flight = account.in_flight  # none where it balances
         expected = sum(s.expected(segment).values()) if segment in s.expectations else None
         s.ended[segment] = Ended(
             segment, s.scope, s.name, s.end_time, account.sent, reason, in_flight, by_drain, expected
@@ -1595,6 +1611,7 @@ class ReferenceTracker:
     def _tick(self, _: Tick) -> None:
         for job in self._jobs.values():
             self._turn_idle(job)
+            self._end_without_promise(job)
             self._stall_and_expire(job)
             drain = job.drain
             if drain is not None and drain.state == DrainState.DRAINING and self._passed(drain.deadline):
@@ -1628,6 +1645,53 @@ class ReferenceTracker:
         if turned:
             self._evaluate(job)
 
+    def _end_without_promise(self, job: Job) -> None:
+        if job.hands_over or not job.open_substreams():
+            return
+        if job.spec.deadline is not None:
+            self._end_those(job, Reason.DEADLINE, self._overdue)
+        waits = [wait for wait in (job.spec.threshold_after, job.spec.scope_idle_after) if wait is not None]
+        if waits and (job.looked_at is None or self._now >= job.looked_at + max(1, min(waits) // 8)):
+            job.looked_at = self._now
+            self._end_those(job, Reason.THRESHOLD, self._enough)
+            self._end_those(job, Reason.IDLE, self._silent)
+
+    def _end_those(self, job: Job, reason: Reason, which: Callable[[Job, Substream, PromiseSet], bool]) -> None:
+        promised = job.promised()
+        ending = [
+            s
+            for s in job.open_substreams()
+            if which(job, s, promised) and not all(s.ended_on(g) or job.closed(s, g, promised) for g in job.feeds)
+        ]
+        for s in ending:
+            s.given_up = reason
+        if ending:
+            self._evaluate(job)
+
+    def _overdue(self, job: Job, s: Substream, _: PromiseSet) -> bool:
+        assert job.spec.deadline is not None
+        if job.spec.deadline_by_event_time:
+            ends = (s.end_time, job.event_time)
+            return None not in ends and ends[0] + job.spec.deadline // 1000 < ends[1]
+        return self._now >= (s.created if s.end_time is None else s.end_time * 1000) + job.spec.deadline
+
+    def _enough(self, job: Job, s: Substream, promised: PromiseSet) -> bool:
+        """Most of what is expected came, nothing else is waited for, and nothing has happened for long."""
+        expecting = {front for fronts in s.expectations.values() for front in fronts}
+        return (
+            self._due(s.changed, job.spec.threshold_after)
+            and bool(job.short(s))
+            and all(
+                s.account(g).sent * 10**6 >= sum(s.expected(g).values()) * job.spec.threshold_ppm for g in job.short(s)
+            )
+            and all(s.ended_on(g) or job.complete(s, g, promised) for g in s.expectations)
+            and all(expecting.issuperset(job.open_fronts(s, g, promised)) for g in job.feeds if not s.ended_on(g))
+        )
+
+    def _silent(self, job: Job, s: Substream, _: PromiseSet) -> bool:
+        last = max(other.changed for other in job.substreams.values() if other.known and other.scope == s.scope)
+        return self._due(last, job.spec.scope_idle_after) and not job.short(s)
+
     def _stall_and_expire(self, job: Job) -> None:
         if job.handed_over:
             return
@@ -1649,7 +1713,8 @@ class ReferenceTracker:
             if not s.stalled and self._due(s.changed, job.spec.stall_after):
                 s.stalled = True
                 self._emit(job, self._stall(job, s))
-        expired = [s for s in owing if self._due(s.changed, job.spec.expire_after)]
+        may_expire = sorted(owing + short * job.spec.expire_expected, key=lambda s: s.rank)
+        expired = [s for s in may_expire if self._due(s.changed, job.spec.expire_after)]
         for s in expired:
             self._end_everywhere(job, s, Reason.EXPIRED)
         if expired:
@@ -2013,6 +2078,7 @@ def _check_bounds(command: Command) -> None:
     if isinstance(command, DefineJob):
         spec = command.spec
         durations = [spec.stall_after, spec.expire_after, spec.idle_after, spec.retention, spec.remember]
+        durations += [spec.deadline, spec.threshold_after, spec.scope_idle_after]
     elif isinstance(command, Drain):
         durations = [command.timeout]
     elif isinstance(command, Subscribe):

@@ -33,6 +33,12 @@ SPEC = spec.Spec(
     front_segments=(("till", ("raw",)),),
     state_segments=("clean",),
     committed_ends=True,
+    expire_expected=True,
+    deadline=6 * SECOND,
+    deadline_by_event_time=True,
+    threshold_ppm=950_000,
+    threshold_after=7 * SECOND,
+    scope_idle_after=8 * SECOND,
 )
 JOB_SPEC = spec.JobSpec(
     job="shop",
@@ -48,6 +54,11 @@ JOB_SPEC = spec.JobSpec(
     remember=timedelta(seconds=5, microseconds=6),
     state_segments=("clean",),
     committed_ends=True,
+    deadline=timedelta(seconds=6),
+    deadline_by_event_time=True,
+    threshold=0.95,
+    threshold_after=timedelta(seconds=7),
+    scope_idle_after=timedelta(seconds=8),
 )
 DRAIN = status.DrainStatus(
     DrainState.TIMED_OUT, "drain", "d0", ("till",), 1, 2, ("p",), ("q", "r"), DrainMode.HAND_OVER, ("raw",)

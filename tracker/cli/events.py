@@ -178,7 +178,7 @@ def wait(
             "--reason",
             metavar="REASON",
             envvar="TRACKER_WAIT_REASON",
-            help="of an end that is good enough; may be given several times: COMPLETE, EXPIRED, ABANDONED",
+            help=f"of an end that is good enough; may be given several times: {', '.join(Reason)}",
         ),
     ] = ["COMPLETE"],  # noqa: B006 - typer copies it
     by_drain: Annotated[

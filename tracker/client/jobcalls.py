@@ -11,7 +11,7 @@ from tracker.client.routing import Routing
 from tracker.contract.answers import JobDefined
 from tracker.contract.spec import JobSpec
 from tracker.contract.status import DrainStatus, Explained, JobStatus, SubstreamStatus
-from tracker.wire import COMMITTED_ENDS, HAND_OVER, codec
+from tracker.wire import COMMITTED_ENDS, HAND_OVER, UNPROMISED, codec
 from tracker.wire.gen import tracker_pb2
 
 
@@ -29,12 +29,15 @@ class JobCalls(Routing):
                 left this deployment), ``DRAIN_IN_PROGRESS``, ``INCOMPATIBLE_GRAPH`` (the message lists the
                 differences), ``EPOCH_STAGED``, ``MODE_CONFLICT`` (`committed_ends` while an immediate producer is
                 under way), ``UNKNOWN_SEGMENT``, ``MALFORMED``; ``UNSUPPORTED`` (a server of an older release does not
-                know `committed_ends`); of several servers, ``OTHER_SERVERS`` (another of them has the job already).
+                know `committed_ends`, `deadline`, `threshold` or `scope_idle_after`); of
+                several servers, ``OTHER_SERVERS`` (another of them has the job already).
         """
         request = tracker_pb2.DefineJobRequest(spec=codec.write_job_spec(spec), force=force)
         calls = self._to(spec.job)
         if spec.committed_ends:
             _require(calls, COMMITTED_ENDS, spec.job, "would let what is not committed bring an end")
+        if spec.deadline or spec.threshold or spec.scope_idle_after:
+            _require(calls, UNPROMISED, spec.job, "would never end what no front has promised")
         new = len(self._servers()) > 1 and spec.job not in _jobs(calls)
         if new:
             self._refuse_if_elsewhere(spec.job)

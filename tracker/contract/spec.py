@@ -13,7 +13,26 @@ from .values import Mode, Ordering, length
 OrderingWord: TypeAlias = Literal["none", "scope", "global"]
 ModeWord: TypeAlias = Mode | Literal["staged", "immediate"]
 
-DURATIONS = ("stall_after", "expire_after", "idle_after", "retention", "remember")  #: of a spec
+DURATIONS = (  #: of a spec
+    "stall_after",
+    "expire_after",
+    "idle_after",
+    "retention",
+    "remember",
+    "deadline",
+    "threshold_after",
+    "scope_idle_after",
+)
+#: What of a spec may change within a deployment.
+CHANGEABLE = (
+    *DURATIONS,
+    "expire_expected",
+    "deadline_by_event_time",
+    "threshold_ppm",
+    "state_segments",
+    "committed_ends",
+)
+MILLION = 1_000_000  #: `threshold_ppm` of everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +53,12 @@ class Spec:
     front_segments: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: (front, those it feeds); others feed every segment
     state_segments: tuple[str, ...] = ()  #: those that stand for state, which a hand-over leaves as it is
     committed_ends: bool = False  #: only what is committed brings an end: no producer is IMMEDIATE
+    expire_expected: bool = False  #: `expire_after` covers expected elements, too; earlier clients did not ask for it
+    deadline: int | None = None  #: ns after its end time, at which a substream ends with what there is; None: never
+    deadline_by_event_time: bool = False  #: by the greatest end time that was seen; else by the clock
+    threshold_ppm: int = 0  #: the share of the expected elements that is enough after a while; 0: none
+    threshold_after: int | None = None
+    scope_idle_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +77,17 @@ class JobSpec(Shown):
         stall_after: a closed substream that has not balanced nor changed for so long is announced as `Stalled`;
             None: never.
         expire_after: and is given up after so long; None: never.
+        expire_expected: also one that waits for expected elements only.
         idle_after: a front that was silent for so long is not waited for; None: never.
+        deadline: so long after its end time, in microseconds since 1970, a substream ends with what there is, as
+            ``DEADLINE``; None: never.
+        deadline_by_event_time: the deadline passes with the end times of what is reported, as for a replay of
+            history; False: with the clock.
+        threshold: a share of the expected elements (above 0, up to 1) that is enough once nothing has come for
+            `threshold_after`: such a substream ends as ``THRESHOLD``; None: all are waited for.
+        threshold_after: goes with it.
+        scope_idle_after: once nothing of a scope has come for so long, its open substreams end as ``IDLE``; None:
+            never.
         retention: how long ended substreams and events are kept; None: as long as the server likes.
         remember: how long the name of an ended substream is remembered, from its end on, so that what comes of it later
             is late and begins no second life; None: as long as there is the job.
@@ -78,12 +113,20 @@ class JobSpec(Shown):
     remember: timedelta | None = None
     state_segments: Sequence[str] = ()
     committed_ends: bool = False
+    expire_expected: bool = True
+    deadline: timedelta | None = None
+    deadline_by_event_time: bool = False
+    threshold: float | None = None
+    threshold_after: timedelta | None = None
+    scope_idle_after: timedelta | None = None
 
     def __post_init__(self) -> None:
         check_graph(self.segments, self.fronts)
         for name in DURATIONS:
             if not isinstance(value := getattr(self, name), timedelta | None):
                 raise TypeError(f"{name}={value!r} is no length of time; give timedelta(seconds={value!r}), or None")
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise ValueError(f"threshold={self.threshold!r} is no share; give one above 0 and up to 1, such as 0.95")
 
     @classmethod
     def of(cls, spec: Spec) -> JobSpec:
@@ -99,6 +142,9 @@ class JobSpec(Shown):
             progress=spec.progress,
             state_segments=spec.state_segments,
             committed_ends=spec.committed_ends,
+            expire_expected=spec.expire_expected,
+            deadline_by_event_time=spec.deadline_by_event_time,
+            threshold=spec.threshold_ppm / MILLION or None,
             **{name: None if ns is None else length(ns) for name, ns in durations.items()},
         )
 

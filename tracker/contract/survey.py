@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .values import DrainState
+from .values import DrainState, Reason
 
 
 class Tally(NamedTuple):
     """Totals of a job's announcements; each number only grows while the process runs."""
 
-    complete: int = 0  #: ends of substreams on segments, by their reason
-    expired: int = 0
-    abandoned: int = 0
     late: int = 0  #: entries that came after the end
+    ends: tuple[int, ...] = (0,) * len(Reason)  #: of substreams on segments, by their reason, in its order
 
 
 class FrontAge(NamedTuple):

@@ -107,6 +107,9 @@ class Reason(Numbered):
     COMPLETE = "COMPLETE", 1
     EXPIRED = "EXPIRED", 2
     ABANDONED = "ABANDONED", 3
+    DEADLINE = "DEADLINE", 4
+    THRESHOLD = "THRESHOLD", 5  #: most of what is expected was sent, and nothing came any more
+    IDLE = "IDLE", 6  #: nothing of its scope came any more
 
 
 class Outcome(Numbered):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract.values import NO_END_TIME
+from tracker.contract.values import NO_END_TIME, Reason
 
 from .accounts import Accounts, Changes
 from .cells import Rows
@@ -28,6 +28,7 @@ class Waiting:
 
     Attributes:
         closes: by id, the fronts that closed it by name, in order.
+        given_up: by id, the reason for which no front is asked any more (`unpromised`).
         expectations: the numbers of elements that fronts have given.
         counted: ids of which more may have been sent than expected, since `exceeded` was asked.
     """
@@ -36,6 +37,7 @@ class Waiting:
         self._accounts = accounts
         self._fronts = fronts
         self.closes: dict[int, dict[str, None]] = {}
+        self.given_up: dict[int, Reason] = {}
         self.expectations = Expectations(accounts)
         self.counted: set[int] = set()
 
@@ -238,6 +240,7 @@ class ClosedSet:
         self._closed_changed: list[
             Rows
         ] = []  # (row, group) closed, or opened again, since `note`; none twice in a part
+        self.reopened = False  #: something was closed and is not any more, since that was set back
         self.waiting = Waiting(accounts, fronts)
         self.expectations = self.waiting.expectations
         self._index()
@@ -339,6 +342,9 @@ class ClosedSet:
         if self.waiting.closes:
             for id_ in self._accounts.ids_of(rows).tolist():
                 self.waiting.closes.pop(id_, None)
+        if self.waiting.given_up:
+            for id_ in self._accounts.ids_of(rows).tolist():
+                self.waiting.given_up.pop(id_, None)
         numbers = self._accounts.scope[rows].tolist()
         for times in self._times:
             times.leave(numbers)
@@ -362,9 +368,27 @@ class ClosedSet:
             self._watch(row)
         self._review(row)
 
+    def give_up(self, rows: Rows, reason: Reason) -> None:
+        """Close open rows in place of all fronts."""
+        self._accounts.life.mark(rows, SOLE)
+        self.waiting.given_up |= dict.fromkeys(self._accounts.ids_of(rows).tolist(), reason)
+        for row in rows.tolist():
+            self._review(row)
+
+    def reason(self, row: int, segment: int) -> Reason:
+        """Return why a closed row ends on a segment once it balances."""
+        given_up = self.waiting.given_up and self.waiting.given_up.get(self._accounts.id_of(row))
+        if not given_up:
+            return Reason.COMPLETE
+        group = self._fronts.group(segment)
+        promised = bool(group.members) and not self.waiting.fronts_of(row, group)
+        return Reason.COMPLETE if promised else given_up
+
     def reopen(self, row: int, front: str) -> None:
         """A close by name is taken back."""
         id_ = self._accounts.id_of(row)
+        if front == SOLE_OWNER and id_ in self.waiting.given_up:
+            return
         if front == SOLE_OWNER:
             self._accounts.life.unmark(row, SOLE)
         else:
@@ -414,6 +438,7 @@ class ClosedSet:
 
     def _set(self, rows: Rows, place: int, closed: bool) -> None:
         life = self._accounts.life
+        self.reopened |= not closed
         if len(self._times) > 1:
             self._make_room()
             self._several[rows, place] = closed

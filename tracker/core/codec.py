@@ -17,7 +17,7 @@ import numpy as np
 
 from tracker.contract.bounds import bounded
 from tracker.contract.spec import Spec
-from tracker.contract.values import DrainMode, DrainState, Mode, Ordering
+from tracker.contract.values import DrainMode, DrainState, Mode, Ordering, Reason
 
 from .accounts import Accounts, new_accounts
 from .cells import Entries, Rows
@@ -36,6 +36,14 @@ from .tombstones import Tombstones
 Values: TypeAlias = dict[str, Any]
 
 #: The fields of a class that are kept as they are, under their own names or in this order.
+_RULES = (
+    "expire_expected",
+    "deadline",
+    "deadline_by_event_time",
+    "threshold_ppm",
+    "threshold_after",
+    "scope_idle_after",
+)
 _OF_SUBSCRIPTION = ("acknowledged", "max_age", "max_events", "created", "last_ack", "expired", "expired_because")
 _OF_PRODUCER = ("run", "last_run", "seals", "settled", "committed")
 _OF_FRONT = ("owner", "owned_in", "drained_in", "idle", "last_promise")
@@ -119,10 +127,13 @@ def dump_job(job: Job) -> Values:
         "read_segments": sorted(job.read_segments),
         "producers": [dump_producer(job, producer) for producer in job.producers.values()],
         "late_reports": job.late_reports,
+        "event_time": job.event_time,
+        "looked_at": job.looked_at,
         "late_by_id": list(job.late_by_id.items()),
         "accounts": dump_accounts(job.accounts),
         "fronts": dump_fronts(job.fronts, job.provisional),
         "closes": dump_closes(job.closing, job.provisional),
+        "given_up": [(id_, reason.number) for id_, reason in job.closing.waiting.given_up.items()],
         "expectations": dump_expectations(job.closing.expectations, job.provisional),
         "advanced": list(job.ends.advanced.items()),
         "tombstones": dump_tombstones(job.tombstones),
@@ -145,8 +156,11 @@ def load_job(values: Values) -> Job:
     accounts = load_accounts(values["accounts"])
     fronts, committed_watermarks = load_fronts(values["fronts"], len(job.graph))
     job.begin(accounts, fronts, committed_watermarks)
+    job.event_time, job.looked_at = values.get("event_time"), values.get("looked_at")  # older dumps have neither
     load_tentative(job.provisional, values["fronts"]["fronts"])
     load_expectations(job, values.get("expectations", {}))  # older dumps have none
+    given_up = {id_: Reason.of(number) for id_, number in values.get("given_up", ())}  # older dumps have none
+    job.closing.waiting.given_up = given_up
     load_closes(job, values["closes"])
     if "tombstones" in values:  # older dumps have none
         job.tombstones = load_tombstones(values["tombstones"])
@@ -195,6 +209,7 @@ def dump_spec(spec: Spec) -> list[Any]:
         [[front, list(segments)] for front, segments in spec.front_segments],
         list(spec.state_segments),
         spec.committed_ends,
+        {name: getattr(spec, name) for name in _RULES},
     ]
 
 
@@ -210,11 +225,12 @@ def load_spec(fields: list[Any]) -> Spec:
         tuple(fronts),
         Ordering.of(ordering),
         progress,
-        *(each for each in rest if not isinstance(each, list | bool)),
+        *(each for each in rest if not isinstance(each, list | bool | dict)),
     )
     fed = tuple((front, tuple(feeds)) for front, feeds in front_segments)
     states = tuple(state_segments)
-    return bounded(replace(spec, front_segments=fed, state_segments=states, committed_ends=committed_ends))
+    rules = next((each for each in rest if isinstance(each, dict)), {})
+    return bounded(replace(spec, front_segments=fed, state_segments=states, committed_ends=committed_ends, **rules))
 
 
 def dump_drain(drain: DrainRecord) -> Values:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tracker.contract.events import DrainCancelled, Drained, DrainRequested
 from tracker.contract.refusal import Refusal, Refused
-from tracker.contract.spec import DURATIONS, Spec
+from tracker.contract.spec import CHANGEABLE, Spec
 from tracker.contract.values import DrainMode, DrainState, Mode, Reason
 
 from . import reports, timers
@@ -151,10 +151,8 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
     check_redefine(job, spec, graph, force)
     if spec.deployment == job.spec.deployment:
         before = job.spec
-        durations: dict[str, Any] = {name: getattr(spec, name) for name in DURATIONS}
-        job.spec = replace(
-            job.spec, state_segments=spec.state_segments, committed_ends=spec.committed_ends, **durations
-        )
+        changeable: dict[str, Any] = {name: getattr(spec, name) for name in CHANGEABLE}
+        job.spec = replace(job.spec, **changeable)
         _durations_changed(job, before)
         return
     drain = job.drain

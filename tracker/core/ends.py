@@ -314,10 +314,12 @@ class Completion:
         if self._ordering is not Ordering.NONE:
             return self._evaluate_in_order(rows, endable)
         pairs = ((int(rows[place]), segment) for segment, place in np.argwhere(endable.T).tolist())
-        return [row for row, segment in pairs if self._end(row, segment, Reason.COMPLETE, self._by_drain(row, segment))]
+        return [row for row, segment in pairs if self._end(row, segment)]
 
     def _can_be_at_once(self, rows: Rows) -> bool:
         """Return whether a row's `Ended` event is independent of how the row ended elsewhere just before."""
+        if self._closing.waiting.given_up:
+            return False
         return not (self._drains and self._closing.expectations and self._closing.expectations.among(rows))
 
     def _any_waits(self, rows: Rows, endable: NDArray[np.bool_]) -> bool:
@@ -394,7 +396,7 @@ class Completion:
                 if end_time != NO_END_TIME and end_time > self._times[group].least(segment):
                     heapq.heappush(self._waiting[segment, group], (end_time, id_))
                     continue
-                if self._end(row, segment, Reason.COMPLETE, self._by_drain(row, segment)):
+                if self._end(row, segment):
                     ended.append(row)
                 self._release_waiting(segment, group, queue)
         self._groups_changed.clear()
@@ -423,9 +425,14 @@ class Completion:
         """Return whether only a drain has closed a row for a segment; to be found before the row ends there."""
         return self._drains and self._closing.closed_by_drain(row, segment)
 
-    def _end(self, row: int, segment: int, reason: Reason, by_drain: bool) -> bool:
-        """Announce that a row has ended on a segment; return whether it has now ended on all."""
+    def _end(self, row: int, segment: int, forced: tuple[Reason, bool] | None = None) -> bool:
+        """Announce that a row has ended on a segment; return whether it has now ended on all.
+
+        Args:
+            forced: the reason, and whether only a drain has closed the row; None: the row is closed and balances.
+        """
         accounts = self._accounts
+        reason, by_drain = forced or (self._closing.reason(row, segment), self._by_drain(row, segment))
         end_time = int(accounts.end_time[row])
         expected = None
         if self._closing.expectations:
@@ -462,7 +469,7 @@ class Completion:
                 # Found before the first end: where a segment has ended, nothing is missing there any more.
                 by_drain = [self._by_drain(row, segment) for segment in segments]
                 for segment, only_drain in zip(segments, by_drain, strict=True):
-                    self._end(row, segment, reason, only_drain)
+                    self._end(row, segment, (reason, only_drain))
             cells.write_off(part)
 
     def announce_progress(self, watermarks: Sequence[int]) -> None:

@@ -21,7 +21,7 @@ from tracker.contract.events import Body, Ended, Excess, FrontIdle, Late
 from tracker.contract.promises import Promise
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import Spec
-from tracker.contract.values import DrainMode, DrainState, Reason
+from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Reason
 
 from .accounts import Accounts, Changes, new_accounts
 from .cells import Entries, Rows, distinct
@@ -91,6 +91,7 @@ class DrainRecord:
 
 
 NO_ROWS: Rows = np.empty(0, np.int64)
+_NO_TIME = -(2**63)
 _NO_U8 = np.empty(0, np.uint64)
 _FEW = 8  # up to so many rows are quicker to go through than to sort
 NO_ENTRIES = Entries(NO_ROWS, NO_ROWS, _NO_U8, _NO_U8, _NO_U8)
@@ -112,6 +113,10 @@ class Job:
         tombstones: what has ended and is forgotten.
         staged_units, staged_entries: how much is staged: units, and one for each epoch; entries and promises.
         stalls_from: before that time nothing can stall or expire; None: look.
+        event_time: the greatest end time of which an element was folded in.
+        looked_at: when a tick last looked for what ends without a promise after a quiet time (ns).
+        least_end_time, least_created: no open substream ends earlier, or was named earlier if it has no end time; None:
+            look. They are kept for a job with a deadline.
         numbers: the producers' numbers, by which cells refer to them.
         read_segments: those of the graph on which somebody has received something.
         ends_announced: ends since the process started, by the number of their reason.
@@ -155,6 +160,10 @@ class Job:
         self.retained_checked = 0
         self.tombstones = Tombstones()
         self.stalls_from: int | None = None
+        self.event_time: int | None = None
+        self.looked_at: int | None = None
+        self.least_end_time: int | None = None
+        self.least_created = 0
 
     def new_ends(self) -> Completion:
         """Return what finds the ends, for the current graph and rules."""
@@ -346,6 +355,11 @@ class Job:
                 _announce_late(self, producer, late)
             if closed.size:
                 self.changes.look_at(closed)
+            if self.spec.deadline_by_event_time:
+                ends = accounts.end_time[entries.rows]
+                latest = int(ends[ends != NO_END_TIME].max(initial=_NO_TIME))
+                if latest > (_NO_TIME if self.event_time is None else self.event_time):
+                    self.event_time = latest
             if self.closing.expectations:
                 self.closing.expectations.touched(entries.rows)
                 self.closing.look_at(self.closing.expectations.to_look_at(entries.rows).tolist())
@@ -441,6 +455,9 @@ def _make_known(job: Job, entries: Entries, pledges: Sequence[Pledge]) -> NDArra
         accounts.life.open_up(unknown)
         job.closing.join(unknown)
         job.ends.join(unknown)
+        if job.least_end_time is not None:
+            job.least_end_time = min(job.least_end_time, int(accounts.end_time[unknown].min()))
+            job.least_created = min(job.least_created, int(accounts.created[unknown].min()))
     return already_closed
 
 

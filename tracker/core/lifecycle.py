@@ -31,7 +31,8 @@ counted. While a row is OPEN, marks come and go (`mark`, `unmark`), and decide w
 * ``CLOSED``: the fronts of one group of segments at least have promised to send no more of it. A front that comes back
   from idleness, or an IMMEDIATE epoch that is revoked, takes its promises back. Which groups is kept by `closed` where
   there are several.
-* ``SOLE``: its only source has closed it, so no front is asked, until that close is revoked with its epoch.
+* ``SOLE``: no front is asked: its only source has closed it, until that close is revoked with its epoch, or it was
+  given up (`unpromised`).
 * ``AWAITING_RECOMMIT``: an IMMEDIATE epoch that had folded something of it was revoked, and will be made again; until
   a later epoch of the same producer is committed, or it is known that none will be, balance proves nothing.
 * ``STALLED``: it was announced as stalled, and nothing of it has changed since.

@@ -1,4 +1,5 @@
-"""The effects of time alone on a job: idle fronts, stalls and expiry, a drain's timeout, retention.
+"""The effects of time alone on a job: idle fronts, stalls and expiry, ends without a promise (`unpromised`), a drain's
+timeout, retention.
 
 Each rule runs when a `Tick` comes, and `next_due` gives the time of the next `Tick` that is needed. So a report pays
 nothing for them.
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from tracker.contract.events import DrainTimedOut, FrontIdle, Stalled
 from tracker.contract.values import DrainState, Reason
 
+from . import unpromised
 from .cells import Rows
 from .fronts import Front
 from .job import NO_ROWS, Job
@@ -24,7 +26,7 @@ _RETAINED_CHECKS = 8  # how often within retention to look whether what is retai
 
 def next_due(job: Job, retention: int) -> int | None:
     """Return when a tick would do something at the earliest (ns)."""
-    due = []
+    due = [] if (unpromised_at := unpromised.next_due(job)) is None else [unpromised_at]
     if (idle_after := _idle_after(job)) is not None:
         awake = [front for front in job.fronts.unfinished() if not front.idle and not _has_staged(job, front)]
         due += [front.last_contact + idle_after for front in awake]
@@ -51,6 +53,7 @@ def next_due(job: Job, retention: int) -> int | None:
 def tick(job: Job, retention: int) -> None:
     """Do what is due by time alone: idleness, expiry, stalls, a drain's timeout, retention."""
     _turn_idle(job)
+    unpromised.tick(job)
     _look_for_stalls(job)
     deadline = job.drain.deadline
     if job.drain.state is DrainState.DRAINING and deadline is not None and job.now >= deadline:
@@ -117,12 +120,12 @@ def _look_for_stalls(job: Job) -> None:
     if rows.size:
         rows = rows[_owing(job, rows) | accounts.life.are(rows, AWAITING_RECOMMIT)]
         rows = accounts.in_order(rows)
+    both = accounts.in_order(np.union1d(rows, missing)) if (missing := _missing(job)).size else rows
     if stall is not None:
-        stalling = rows
-        if (missing := _missing(job)).size:
-            stalling = accounts.in_order(np.union1d(rows, missing))
+        stalling = both
         due = (job.now - accounts.changed[stalling] >= stall) & ~accounts.life.are(stalling, STALLED)
         _announce_stalls(job, stalling[due])
+    rows = both if job.spec.expire_expected else rows
     waited = job.now - accounts.changed[rows]
     if expire is not None and (waited >= expire).any():
         job.end_by_force(rows[waited >= expire].tolist(), Reason.EXPIRED)

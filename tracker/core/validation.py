@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tracker.contract.commands import Commit, Report
 from tracker.contract.promises import Close, Expect, Frontier, Promise
 from tracker.contract.refusal import Refusal, Refused
-from tracker.contract.spec import DURATIONS, Spec
+from tracker.contract.spec import DURATIONS, MILLION, Spec
 from tracker.contract.values import EVERY_SCOPE, NO_END_TIME
 
 from .accounts import Accounts
@@ -88,6 +88,12 @@ def check_spec(spec: Spec, before: Spec | None = None, graph: Graph | None = Non
         duration = getattr(spec, kind)
         if duration is not None and duration <= 0:
             raise Refused(Refusal.MALFORMED, f"{kind} must be positive; leave it out for 'never'")
+    if not 0 <= spec.threshold_ppm <= MILLION or bool(spec.threshold_ppm) is (spec.threshold_after is None):
+        raise Refused(
+            Refusal.MALFORMED,
+            f"threshold_ppm={spec.threshold_ppm} and threshold_after={spec.threshold_after} do not go together: "
+            f"give both, the share from 1 to {MILLION} parts per million, or neither",
+        )
     found = _check_graph(spec, before, graph)
     check_front_segments(spec, found)
     _check_state_segments(spec, found)

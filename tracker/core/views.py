@@ -123,8 +123,7 @@ class JobView:
     def tally(self) -> Tally:
         """Return what the job has announced since the process started, and how much was late in all."""
         ends = self._job.ends_announced
-        complete, expired, abandoned = (ends[r.number] for r in (Reason.COMPLETE, Reason.EXPIRED, Reason.ABANDONED))
-        return Tally(complete, expired, abandoned, self._job.late_reports)
+        return Tally(self._job.late_reports, tuple(ends[reason.number] for reason in Reason))
 
     def figures(self, most_fronts: int) -> JobFigures:
         """Return the job's numbers, with the ages of at most so many fronts."""

@@ -18,7 +18,7 @@ from tracker.contract.status import FrontStatus, JobStatus
 from tracker.contract.values import EVERY_SCOPE
 from tracker.core import JobView, Refused, Tracker
 from tracker.security.guard import Caller
-from tracker.wire import COMMITTED_ENDS, HAND_OVER, codec
+from tracker.wire import COMMITTED_ENDS, HAND_OVER, UNPROMISED, codec
 from tracker.wire.gen import tracker_pb2 as wire
 
 from .calls import Handler
@@ -87,7 +87,7 @@ class Lookups:
             leader=True,
             limits=self._limits.by_name(),
             instance=self._instance,
-            features=[HAND_OVER, COMMITTED_ENDS],
+            features=[HAND_OVER, COMMITTED_ENDS, UNPROMISED],
         ).SerializeToString()
 
     async def _list_jobs(self, data: bytes, caller: Caller) -> bytes:

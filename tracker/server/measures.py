@@ -163,13 +163,14 @@ class Measures:
         tally = view.tally()
         before = self._tallies.get(job, Tally())
         self._tallies[job] = tally
-        if tally.late < before.late or tally.complete < before.complete:
+        if tally.late < before.late or tally.ends < before.ends:
             before = Tally()  # another job of the same name
         label = self._labels.of(job)
-        new = Tally(*(now - then for now, then in zip(tally, before, strict=True)))
+        new = tuple(now - then for now, then in zip(tally.ends, before.ends, strict=True))
         old = self.announced.get(label, Tally())
-        self.announced[label] = Tally(*(one + more for one, more in zip(old, new, strict=True)))
-        if ends := new.complete + new.expired + new.abandoned:
+        ends_so_far = tuple(map(sum, zip(old.ends, new, strict=True)))
+        self.announced[label] = Tally(old.late + tally.late - before.late, ends_so_far)
+        if ends := sum(new):
             delays = self.delays.get(label)
             if delays is None:
                 delays = self.delays[label] = Distribution(DELAY_S)

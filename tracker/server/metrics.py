@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 import tracker
 from tracker.contract.survey import Tally
-from tracker.contract.values import DrainState
+from tracker.contract.values import DrainState, Reason
 
 from .clock import Clock
 from .intake import Intake
@@ -156,8 +156,8 @@ class ServingMetrics:
         )
         for label in sorted({*self._label_of.values(), *list(self._measures.announced)}):
             counted = self._measures.announced.get(label, Tally())
-            for reason in ("complete", "expired", "abandoned"):
-                ends.add_metric([label, reason], getattr(counted, reason))
+            for reason, count in zip(Reason, counted.ends, strict=True):
+                ends.add_metric([label, reason.name.lower()], count)
             late.add_metric([label], counted.late)
             delay = self._measures.delays.get(label)
             if delay is not None:

@@ -13,3 +13,6 @@ HAND_OVER = "hand-over"
 
 #: the feature of a server that keeps what is not committed from bringing an end, where a job demands it
 COMMITTED_ENDS = "committed-ends"
+
+#: the feature of a server that knows a deadline, a threshold and silent scopes
+UNPROMISED = "ends-without-promise"

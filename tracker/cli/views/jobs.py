@@ -11,6 +11,7 @@ from tracker.client import (
     DrainMode,
     DrainState,
     FrontStatus,
+    JobSpec,
     JobStatus,
     ProducerStatus,
     SegmentStatus,
@@ -102,6 +103,15 @@ def print_job(status: JobStatus, oldest: SubstreamStatus | None, form: Form) -> 
         print_rows(_FRONTS, status.fronts, form)
 
 
+def _without_promise(spec: JobSpec) -> Iterator[str]:
+    if spec.deadline is not None:
+        yield f"{spec.deadline} after its end{' in event time' * spec.deadline_by_event_time}"
+    if spec.threshold is not None:
+        yield f"{spec.threshold:.6g} of what is expected, quiet for {spec.threshold_after}"
+    if spec.scope_idle_after is not None:
+        yield f"its scope silent for {spec.scope_idle_after}"
+
+
 def _print_pairs(status: JobStatus, oldest: SubstreamStatus | None) -> None:
     spec = status.spec
     graph = [f"{segment} -> {' + '.join(feeds)}" if feeds else segment for segment, feeds in spec.segments.items()]
@@ -118,6 +128,7 @@ def _print_pairs(status: JobStatus, oldest: SubstreamStatus | None) -> None:
             ("stall after", spec.stall_after or "never"),
             ("expire after", spec.expire_after or "never"),
             ("idle after", spec.idle_after or "never"),
+            ("without a promise", [*_without_promise(spec)] or "never"),
             ("retention", spec.retention),
             ("remember", spec.remember or "as long as the job exists"),
             ("open", f"{status.open_substreams} substreams, {status.in_flight} elements in flight"),

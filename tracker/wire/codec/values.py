@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tracker.contract.refusal import Refusal, Refused
-from tracker.contract.spec import DURATIONS, JobSpec, ModeWord, OrderingWord, Spec
+from tracker.contract.spec import DURATIONS, MILLION, JobSpec, ModeWord, OrderingWord, Spec
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainMode, DrainState, Mode, Numbered, Ordering
 from tracker.wire.gen import tracker_pb2 as wire
@@ -265,6 +265,9 @@ def read_spec(spec: wire.JobSpec) -> Spec:
         front_segments=tuple((each.front, tuple(each.segments)) for each in spec.front_segments),
         state_segments=tuple(segment.name for segment in spec.segments if segment.state),
         committed_ends=spec.committed_ends,
+        expire_expected=spec.expire_expected,
+        deadline_by_event_time=spec.deadline_by_event_time,
+        threshold_ppm=spec.threshold_ppm,
         **durations,
     )
 
@@ -294,6 +297,9 @@ def write_job_spec(spec: JobSpec) -> wire.JobSpec:
         ordering=wire.Ordering.ValueType(_number(Ordering, spec.ordering, "ordering")),
         progress=spec.progress,
         committed_ends=spec.committed_ends,
+        expire_expected=spec.expire_expected,
+        deadline_by_event_time=spec.deadline_by_event_time,
+        threshold_ppm=round((spec.threshold or 0) * MILLION),
         **durations,
     )
 
@@ -321,6 +327,9 @@ def _read_job_spec(message: wire.JobSpec, _: object) -> JobSpec:
         ordering=cast("OrderingWord", Ordering.by_number().get(message.ordering, Ordering.NONE).value),
         progress=message.progress,
         committed_ends=message.committed_ends,
+        expire_expected=message.expire_expected,
+        deadline_by_event_time=message.deadline_by_event_time,
+        threshold=message.threshold_ppm / MILLION or None,
         **durations,
     )
 

@@ -110,6 +110,12 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """It was closed and did not balance within `expire_after`."""
     ABANDONED: _Reason.ValueType  # 3
     """It was given up by hand, or by a forced deployment."""
+    DEADLINE: _Reason.ValueType  # 4
+    """The job's `deadline` has passed: what its fronts had not closed, or is in flight, is missing."""
+    THRESHOLD: _Reason.ValueType  # 5
+    """As many of the expected elements as the job's `threshold_ppm` wants were sent, and no more came for a while."""
+    IDLE: _Reason.ValueType  # 6
+    """Nothing of its scope came for the job's `scope_idle_after`."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason for the end of a substream."""
@@ -122,6 +128,12 @@ EXPIRED: Reason.ValueType  # 2
 """It was closed and did not balance within `expire_after`."""
 ABANDONED: Reason.ValueType  # 3
 """It was given up by hand, or by a forced deployment."""
+DEADLINE: Reason.ValueType  # 4
+"""The job's `deadline` has passed: what its fronts had not closed, or is in flight, is missing."""
+THRESHOLD: Reason.ValueType  # 5
+"""As many of the expected elements as the job's `threshold_ppm` wants were sent, and no more came for a while."""
+IDLE: Reason.ValueType  # 6
+"""Nothing of its scope came for the job's `scope_idle_after`."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _DrainState:
@@ -412,6 +424,12 @@ class JobSpec(_message.Message):
     REMEMBER_FIELD_NUMBER: _builtins.int
     FRONT_SEGMENTS_FIELD_NUMBER: _builtins.int
     COMMITTED_ENDS_FIELD_NUMBER: _builtins.int
+    EXPIRE_EXPECTED_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    DEADLINE_BY_EVENT_TIME_FIELD_NUMBER: _builtins.int
+    THRESHOLD_PPM_FIELD_NUMBER: _builtins.int
+    THRESHOLD_AFTER_FIELD_NUMBER: _builtins.int
+    SCOPE_IDLE_AFTER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's name: 1 to 128 of `A-Z a-z 0-9 . _ -`."""
     deployment: _builtins.str
@@ -423,6 +441,14 @@ class JobSpec(_message.Message):
     committed_ends: _builtins.bool
     """Ends come only of what is committed, so nothing that follows can contradict one: producers are STAGED. It may change
     within a deployment, as durations may.
+    """
+    expire_expected: _builtins.bool
+    """`expire_after` ends a substream that lacks expected elements, too."""
+    deadline_by_event_time: _builtins.bool
+    """The deadline passes with the greatest end time of which an element was reported, not with the clock."""
+    threshold_ppm: _builtins.int
+    """The share of the expected elements, in parts per million, that is enough once nothing of a substream has changed for
+    `threshold_after`: it ends with the reason THRESHOLD. 0, and no `threshold_after`: all are waited for.
     """
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
@@ -463,6 +489,20 @@ class JobSpec(_message.Message):
         only for the fronts that feed it or a segment upstream of it.
         """
 
+    @_builtins.property
+    def deadline(self) -> _duration_pb2.Duration:
+        """How long after its end time, in microseconds since 1970, a substream ends with what there is, with the reason
+        DEADLINE; of one without an end time, how long after a report first named it. Absent: never.
+        """
+
+    @_builtins.property
+    def threshold_after(self) -> _duration_pb2.Duration:
+        """Goes with it."""
+
+    @_builtins.property
+    def scope_idle_after(self) -> _duration_pb2.Duration:
+        """After how long without a change the open substreams of a scope end, with the reason IDLE; absent: never."""
+
     def __init__(
         self,
         *,
@@ -479,10 +519,16 @@ class JobSpec(_message.Message):
         remember: _duration_pb2.Duration | None = ...,
         front_segments: _abc.Iterable[Global___FrontSegments] | None = ...,
         committed_ends: _builtins.bool = ...,
+        expire_expected: _builtins.bool = ...,
+        deadline: _duration_pb2.Duration | None = ...,
+        deadline_by_event_time: _builtins.bool = ...,
+        threshold_ppm: _builtins.int = ...,
+        threshold_after: _duration_pb2.Duration | None = ...,
+        scope_idle_after: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_after", b"expire_after", "idle_after", b"idle_after", "remember", b"remember", "retention", b"retention", "stall_after", b"stall_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "expire_after", b"expire_after", "idle_after", b"idle_after", "remember", b"remember", "retention", b"retention", "scope_idle_after", b"scope_idle_after", "stall_after", b"stall_after", "threshold_after", b"threshold_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_ends", b"committed_ends", "deployment", b"deployment", "expire_after", b"expire_after", "front_segments", b"front_segments", "fronts", b"fronts", "idle_after", b"idle_after", "job", b"job", "ordering", b"ordering", "progress", b"progress", "remember", b"remember", "retention", b"retention", "segments", b"segments", "stall_after", b"stall_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_ends", b"committed_ends", "deadline", b"deadline", "deadline_by_event_time", b"deadline_by_event_time", "deployment", b"deployment", "expire_after", b"expire_after", "expire_expected", b"expire_expected", "front_segments", b"front_segments", "fronts", b"fronts", "idle_after", b"idle_after", "job", b"job", "ordering", b"ordering", "progress", b"progress", "remember", b"remember", "retention", b"retention", "scope_idle_after", b"scope_idle_after", "segments", b"segments", "stall_after", b"stall_after", "threshold_after", b"threshold_after", "threshold_ppm", b"threshold_ppm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

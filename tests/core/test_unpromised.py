@@ -1,0 +1,192 @@
+"""Closing without a promise: a deadline, a threshold, a scope that fell silent.
+
+Core and model agree on every sequence (`last_of`), and do what is written here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.test_hand_over import HAND_OVER, close
+from tests.core.test_readings import SECOND, define, last_of, report, start, tick
+from tests.model.lines import START, Line
+
+HOUR = 3600  # seconds
+END = START // 1000 + 10**6  #: an end time (µs), one second after the first line
+
+
+def job(fronts: tuple[str, ...] = ("f",), segments: Any = (("a", ()),), **rules: int) -> Line:
+    return define(fronts=fronts, segments=[[name, list(feeds)] for name, feeds in segments], durations=rules)
+
+
+def element(name: str = "s", end: int | None = END, scope: str = "t", label: int = 7) -> list[list[Any]]:
+    """One that is sent, and has arrived."""
+    return [[scope, name, end, "a", label, 1, 0], [scope, name, end, "a", label, 0, 1]]
+
+
+def expect(elements: int, front: str = "f", name: str = "s", **more: Any) -> list[Any]:
+    return ["expect", front, "t", name, END, more.get("segment", "a"), elements]
+
+
+def ended(reason: str, name: str = "s", end: int | None = END, scope: str = "t", sent: int = 1, **more: Any) -> Any:
+    expected = [False, more["expected"]] if "expected" in more else []
+    return ["ENDED", more.get("segment", "a"), scope, name, end, sent, reason, 0, *expected]
+
+
+def test_a_substream_ends_by_its_deadline_with_what_there_is() -> None:
+    lines = [job(deadline=5 * SECOND), start("p1"), report("p1", 0, "u0", element(), commit=True)]
+    assert last_of(*lines, tick(5)) == ({}, [])
+    assert last_of(*lines, tick(6)) == ({}, [ended("DEADLINE")])
+
+
+def test_what_comes_after_the_deadline_is_late() -> None:
+    lines = [job(deadline=5 * SECOND), start("p1"), report("p1", 0, "u0", element(), commit=True), tick(6)]
+    late = [["LATE", "a", "t", "s", "p", 1, 1]]
+    assert last_of(*lines, report("p1", 1, "u1", element(), commit=True)) == ({"outcome": "APPLIED"}, late)
+
+
+def test_without_an_end_time_the_deadline_counts_from_its_naming() -> None:
+    lines = [job(deadline=5 * SECOND), start("p1"), report("p1", 0, "u0", element(end=None), commit=True)]
+    assert last_of(*lines, tick(4)) == ({}, [])
+    assert last_of(*lines, tick(5)) == ({}, [ended("DEADLINE", end=None)])
+
+
+def test_what_is_in_flight_at_the_deadline_arrives_first() -> None:
+    sent, received = element()
+    lines = [job(deadline=5 * SECOND), start("p1"), report("p1", 0, "u0", [sent], commit=True), tick(6)]
+    assert last_of(*lines, tick(HOUR)) == ({}, [])
+    assert last_of(*lines, report("p1", 1, "u1", [received], commit=True))[1] == [ended("DEADLINE")]
+
+
+def test_a_released_state_passes_through_after_the_deadline() -> None:
+    """A release's results follow its end; the next segment has to wait for them."""
+    segments = (("a", ("kept",)), ("kept", ("b",)), ("b", ()))
+    hold = ["t", "s", END, "kept", 9, 1, 0]
+    lines = [
+        job(segments=segments, deadline=5 * SECOND),
+        start("p1"),
+        report("p1", 0, "u0", [*element(), hold], commit=True),
+        tick(6),
+    ]
+    assert last_of(*lines)[1] == [ended("DEADLINE")]
+    results = [["t", "s", END, "b", 3, 1, 0], ["t", "s", END, "kept", 9, 0, 1], ["t", "s", END, "b", 3, 0, 1]]
+    rest = [ended("DEADLINE", segment="kept"), ended("DEADLINE", segment="b")]
+    assert last_of(*lines, report("p1", 1, "u1", results, commit=True))[1] == rest
+
+
+def test_a_promise_that_comes_before_the_end_makes_it_complete() -> None:
+    sent, received = element()
+    promise = [["frontier", "f", None, END]]
+    lines = [job(deadline=5 * SECOND), start("p1"), report("p1", 0, "u0", [sent], commit=True), tick(6)]
+    assert last_of(*lines, report("p1", 1, "u1", [received], promise, commit=True))[1] == [ended("COMPLETE")]
+
+
+@pytest.mark.parametrize("ordering", ["NONE", "SCOPE", "GLOBAL"])
+def test_what_only_waited_for_earlier_ones_is_complete(ordering: str) -> None:
+    """The later one is closed by name, and waits for the earlier one."""
+    later = END + 1
+    lines = [
+        job(deadline=5 * SECOND) | {"ordering": ordering},
+        start("p1"),
+        report("p1", 0, "u0", [*element(), *element("later", later)], [["close", "f", "t", "later", later]], True),
+        tick(7),
+    ]
+    complete = ended("COMPLETE", "later", later)
+    assert last_of(*lines)[1] == [ended("DEADLINE")] + [complete] * (ordering != "NONE")
+
+
+def test_a_deadline_by_event_time_passes_with_what_is_reported() -> None:
+    """History: the clock is decades ahead."""
+    lines = [
+        job(deadline=20 * 1000, deadline_by_event_time=True),
+        start("p1"),
+        report("p1", 0, "u0", element("old", 10), commit=True),
+    ]
+    assert last_of(*lines, tick(HOUR)) == ({}, [])
+    enough = report("p1", 1, "u1", element("new", 30), commit=True)
+    assert last_of(*lines, enough, tick(1)) == ({}, [])
+    assert last_of(*lines, enough, report("p1", 2, "u2", element("newer", 31), commit=True), tick(1))[1] == [
+        ended("DEADLINE", "old", 10)
+    ]
+
+
+def test_an_expected_substream_is_no_event_time() -> None:
+    """A timetable knows tomorrow's flights; that does not make it tomorrow."""
+    assert last_of(
+        job(deadline=20 * 1000, deadline_by_event_time=True),
+        start("p1"),
+        report("p1", 0, "u0", element("old", 10), [expect(3)], commit=True),
+        tick(1),
+    ) == ({}, [])
+
+
+@pytest.mark.parametrize(("sent", "ends"), [(18, False), (19, True)])
+def test_nineteen_of_twenty_are_enough_once_nothing_comes(sent: int, ends: bool) -> None:
+    entries = [["t", "s", END, "a", 0, sent, sent]]
+    lines = [
+        job(threshold_ppm=950_000, threshold_after=600 * SECOND),
+        start("p1"),
+        report("p1", 0, "u0", entries, [expect(20)], commit=True),
+        tick(599),
+    ]
+    assert last_of(*lines) == ({}, [])
+    assert last_of(*lines, tick(75))[1] == [ended("THRESHOLD", sent=sent, expected=20)] * ends
+
+
+def test_a_threshold_does_not_stand_for_another_fronts_promise() -> None:
+    lines = [
+        job(fronts=("f", "g"), threshold_ppm=500_000, threshold_after=8 * SECOND),
+        start("p1"),
+        report("p1", 0, "u0", element(), [expect(2)], commit=True),
+        tick(9),
+    ]
+    assert last_of(*lines) == ({}, [])
+    other = report("p1", 1, "u1", (), [["finish", "g"]], commit=True)
+    assert last_of(*lines, other, tick(9))[1] == [ended("THRESHOLD", expected=2)]
+
+
+def test_a_silent_scope_is_not_waited_for_and_others_are() -> None:
+    quiet = [*element("s"), *element("next", END + 10)]
+    lines = [
+        job(scope_idle_after=8 * SECOND),
+        start("p1"),
+        report("p1", 0, "u0", quiet, commit=True),
+        tick(7),
+        report("p1", 1, "u1", element("x", scope="awake"), commit=True),
+    ]
+    assert last_of(*lines, tick(1))[1] == [ended("IDLE"), ended("IDLE", "next", END + 10)]
+    back = report("p1", 2, "u2", element("after", END + 20), commit=True)
+    assert last_of(*lines, tick(1), back) == ({"outcome": "APPLIED"}, [])
+
+
+def test_one_open_window_keeps_its_scope_awake() -> None:
+    lines = [job(scope_idle_after=8 * SECOND), start("p1"), report("p1", 0, "u0", element(), commit=True), tick(7)]
+    assert last_of(*lines, report("p1", 1, "u1", element("next"), commit=True), tick(7)) == ({}, [])
+
+
+def test_who_expects_more_of_a_silent_scope_waits() -> None:
+    lines = [job(scope_idle_after=8 * SECOND), start("p1")]
+    assert last_of(*lines, report("p1", 0, "u0", element(), [expect(2)], commit=True), tick(HOUR)) == ({}, [])
+
+
+def test_expiry_covers_what_is_expected_where_the_job_asks_for_it() -> None:
+    lines = [start("p1"), report("p1", 0, "u0", element(), [expect(2)], commit=True), tick(9)]
+    assert last_of(job(expire_after=8 * SECOND), *lines) == ({}, [])
+    asked = job(expire_after=8 * SECOND, expire_expected=True)
+    assert last_of(asked, *lines)[1] == [ended("EXPIRED", expected=2)]
+
+
+@pytest.mark.parametrize("rule", [{"deadline": SECOND}, {"scope_idle_after": SECOND}])
+def test_nothing_is_given_up_in_a_hand_over(rule: dict[str, int]) -> None:
+    lines = [job(**rule), start("p1"), report("p1", 0, "u0", element(), commit=True), HAND_OVER, close("p1")]
+    assert last_of(*lines, tick(HOUR)) == ({}, [])
+    goes_on = job(**rule) | {"deployment": "d2"}
+    assert last_of(*lines, goes_on, tick(2))[1] == [ended("DEADLINE" if "deadline" in rule else "IDLE")]
+
+
+@pytest.mark.parametrize("rules", [{"threshold_ppm": 5}, {"threshold_after": 5}, {"threshold_ppm": 1_000_001}])
+def test_a_threshold_is_a_share_and_a_time(rules: dict[str, int]) -> None:
+    refused = {"code": "INVALID_ARGUMENT", "reason": "MALFORMED"}
+    assert last_of(job(**rules)) == (refused, [])

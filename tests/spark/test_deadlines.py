@@ -1,0 +1,126 @@
+"""Results of windows that no source has promised: by a deadline, a threshold, and of a tenant that fell silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import RECEIPT_SCHEMA, Marks, Schedule, Tracking, session
+from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
+from tests.spark.feed import START, Feed, row, rows_of
+from tests.spark.waiting import soon
+
+pytestmark = pytest.mark.spark
+
+
+class Hourly:
+    """A release of each tenant's hours, with receipts."""
+
+    def __init__(self, tracking: Tracking, rows: DataFrame, path: Path, **source: Any) -> None:
+        self.tracking, self._path = tracking, path
+        self.source = tracking.source(rows, "in", scope="tenant", **({"window": ("ts", "1 hour")} | source))
+        released = tracking.release(self.source, aggs={"n": F.count("*")}, completeness=True)
+        writer = released.writeStream.option("checkpointLocation", path / "cp")
+        if "window" not in source:  # sessions have none
+            writer = writer.receipts(path / "receipts")
+        writer.start(path / "out")
+
+    def results(self, spark: SparkSession) -> list[tuple[Any, ...]]:
+        rows = rows_of(self._path / "out", spark, "tenant", "window.start", "n", "completeness")
+        return [(tenant, (start - START) // timedelta(hours=1), *rest) for tenant, start, *rest in rows]
+
+    def becomes(self, spark: SparkSession, *expected: tuple[Any, ...]) -> None:
+        """Waits until these are the results, and processes what there is meanwhile."""
+
+        def there() -> bool:
+            self.tracking.process_all_available()
+            return self.results(spark) == [*expected]
+
+        soon(there)
+
+    def receipts(self, spark: SparkSession) -> list[tuple[Any, ...]]:
+        rows = spark.read.schema(RECEIPT_SCHEMA).parquet(str(self._path / "receipts"))
+        return sorted((r.scope, r.reason, r.expected, r.elements, r.results) for r in rows.collect())
+
+    def late(self) -> int:
+        return self.tracking.late(self._path / "cp").count()
+
+
+Starts = Callable[..., Hourly]
+
+
+@pytest.fixture
+def starts(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path) -> Starts:
+    def start(front: Any, source: dict[str, Any] | None = None, **rules: Any) -> Hourly:
+        tracking = BatchTracking(feed, spark, job, tracker.address, **rules)
+        return Hourly(tracking, feed.stream(spark), tmp_path, front=front, **(source or {}))
+
+    return start
+
+
+def test_history_is_released_by_its_own_time(
+    spark: SparkSession, feed: Feed, starts: Starts
+) -> None:
+    """Tenant a has marked its first hour, b has not; hours of 2024 are not overdue as long as no row is later."""
+    hourly = starts(Marks("is_last"), deadline="6 hours", deadline_by_event_time=True)
+    feed.put(row(1, 5, "a"), row(2, 50, "a", last=True), row(3, 10, "b"), row(4, 20, "b"))
+    hourly.tracking.process_all_available()
+    assert hourly.results(spark) == [("a", 0, 2, "whole")]
+    feed.put(row(5, 7 * 60, "c"))  # the window ends at 8: seven hours after the first
+    hourly.tracking.process_all_available()
+    hourly.becomes(spark, ("a", 0, 2, "whole"), ("b", 0, 2, "deadline"))
+    feed.put(row(6, 30, "b"))
+    hourly.tracking.process_all_available()
+    assert hourly.late() == 1
+    assert hourly.results(spark) == [("a", 0, 2, "whole"), ("b", 0, 2, "deadline")]
+    assert hourly.receipts(spark) == [("a", "COMPLETE", None, 2, 1), ("b", "DEADLINE", None, 2, 1)]
+    hourly.tracking.stop()
+
+
+def test_nothing_has_to_come_for_a_deadline_to_pass(spark: SparkSession, feed: Feed, starts: Starts) -> None:
+    hourly = starts(Marks("is_last"), deadline="6 hours")  # of 2024
+    feed.put(row(1, 5, "a"))
+    hourly.tracking.process_all_available()
+    hourly.becomes(spark, ("a", 0, 1, "deadline"))
+    hourly.tracking.stop()
+
+
+def test_nineteen_of_twenty_rows_are_enough(spark: SparkSession, feed: Feed, starts: Starts) -> None:
+    """Of b one in two came: it waits on."""
+    hourly = starts(Schedule(), threshold=0.95, threshold_after="1 second")
+    hourly.tracking.expect(hourly.source, [("a", START, 20), ("b", START, 2)])
+    feed.put(*(row(each, 5, "a") for each in range(19)), row(20, 5, "b"))
+    hourly.tracking.process_all_available()
+    hourly.becomes(spark, ("a", 0, 19, "threshold"))
+    assert hourly.receipts(spark) == [("a", "THRESHOLD", 20, 19, 1)]
+    hourly.tracking.stop()
+
+
+def test_a_tenant_that_fell_silent_is_released_and_goes_on(
+    spark: SparkSession, feed: Feed, starts: Starts
+) -> None:
+    hourly = starts(Marks("is_last"), scope_idle_after="1 second")
+    feed.put(row(1, 5, "a"), row(2, 65, "a"))
+    hourly.tracking.process_all_available()
+    idle = [("a", 0, 1, "idle"), ("a", 1, 1, "idle")]
+    hourly.becomes(spark, *idle)
+    feed.put(row(3, 70, "a"), row(4, 130, "a", last=True))
+    hourly.tracking.process_all_available()
+    assert hourly.results(spark) == [*idle, ("a", 2, 1, "whole")]
+    assert hourly.late() == 1
+    hourly.tracking.stop()
+
+
+def test_a_session_that_a_deadline_has_ended_shows_it(spark: SparkSession, feed: Feed, starts: Starts) -> None:
+    hourly = starts(None, {"window": ("ts", session("10 minutes"))}, deadline="1 hour")
+    feed.put(row(1, 5, "a"), row(2, 8, "a"))
+    hourly.tracking.process_all_available()
+    hourly.becomes(spark, ("a", 0, 2, "deadline"))
+    hourly.tracking.stop()
