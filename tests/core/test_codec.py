@@ -31,6 +31,8 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
         "retained": "found again when it is to be forgotten",
         "retained_checked": "goes with it",
         "stalls_from": "found by the first look",
+        "least_end_time": "found by the first look",
+        "least_created": "goes with it",
         "_read_whole": "an abbreviation of read_segments",
         "fronts_resumed": "is so only within a command",
     },
@@ -45,9 +47,14 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
         "_emptied": "none is empty then",
         "_capacity": "as much as is needed",
     },
-    "Cells": {"_stamp": "of no meaning after a fold"},
+    "Cells": {
+        "_stamp": "of no meaning after a fold",
+        **dict.fromkeys(("words", "_blocks"), "of free rows too: what is touched is compared instead"),
+        **dict.fromkeys(("changed", "end_time", "created", "scope"), "compared as the accounts' own"),
+    },
     "SparseCells": dict.fromkeys(
         (
+            *("_records", "changed", "end_time", "created", "scope"),
             *("words", "_stamp", "_groups", "_heads", "_marks_of", "_done", "_directories", "_marks"),
             *("_block_pool", "_directory_pool", "_marks_pool"),
         ),
@@ -58,6 +65,7 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
         "_several": "found by the promises",
         "_all_finished": "found by the fronts",
         "_closed_changed": "is so only within a command",
+        "reopened": "everything is looked at, at first",
     },
     "Changes": {"_rows": "what balances is looked at again"},
     "Waiting": {"counted": "what is expected is looked at again"},
