@@ -22,7 +22,6 @@ SOON = "not slow and not thorough"
 SHORT = ("spark/test_release.py", "spark/test_revisions.py")
 LONG = (
     "spark/test_available_now.py",
-    "spark/test_drain.py",
     "spark/test_early.py",
     "spark/test_fronts.py",
     "spark/test_hand_over.py",
