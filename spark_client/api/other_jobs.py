@@ -69,7 +69,7 @@ def wait_for_end(
     if how != "COMPLETE" and how not in accept:
         raise TrackingError(
             f"{name!r} of scope {scope!r} has ended on {segment!r} of job {job!r}, but not completely: {how}, with "
-            f"{ended.in_flight} elements in flight. Give accept=[{how!r}] if that will do"
+            f"{ended.holds}. Give accept=[{how!r}] if that will do"
         )
     return ended
 

@@ -178,7 +178,8 @@ def wait(
             "--reason",
             metavar="REASON",
             envvar="TRACKER_WAIT_REASON",
-            help=f"of an end that is good enough; may be given several times: {', '.join(Reason)}",
+            help="of an end that is good enough; may be given several times: COMPLETE, DEADLINE, THRESHOLD, IDLE, "
+            "EXPIRED, ABANDONED",
         ),
     ] = ["COMPLETE"],  # noqa: B006 - typer copies it
     by_drain: Annotated[
@@ -217,14 +218,14 @@ def _wait_for_one(
     accepted: AcceptedEnds,
 ) -> int:
     from tracker.cli.views.events import substream
-    from tracker.client import Reason
 
     ended = client.wait_for_end(job, segment, scope, name, timeout=timeout)
     if form is Form.JSON:
         print_json(ended)
     else:
-        lost = "" if ended.reason is Reason.COMPLETE else f", {ended.in_flight} of them were not received"
-        how = f"{ended.reason}, {ended.elements} elements{lost}"
+        of = "" if ended.expected is None else f" of {ended.expected}"
+        lost = f", {ended.in_flight} of them were not received" if ended.in_flight else ""
+        how = f"{ended.reason}, {ended.elements}{of} elements{lost}"
         print_line(f"{substream(ended.scope, ended.name)} has ended on {ended.segment}: {how}")
     if complaint := accepted.complaint(ended):
         accepting = f"--reason {ended.reason}" if ended.reason.name not in accepted.reasons else "--by-drain"

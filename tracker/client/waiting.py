@@ -137,7 +137,7 @@ class AcceptedEnds:
         """
         where = f"{ended.name!r} of scope {ended.scope!r} ended on {ended.segment!r}"
         if ended.reason.name not in self.reasons:
-            return f"{where} as {ended.reason} with {ended.in_flight} elements in flight, so it is not complete"
+            return f"{where} as {ended.reason} with {ended.holds}, so it is not complete"
         if ended.by_drain and not self.by_drain:
             return f"{where} because a drain has closed it, so the next deployment may bring more of it"
         return ""

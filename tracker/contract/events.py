@@ -24,6 +24,15 @@ class Ended:
     by_drain: bool = False  #: only a front's finish in a drain closed it: more may follow in a later deployment
     expected: int | None = None  #: how many elements its fronts expected on this segment; None: no number was given
 
+    @property
+    def holds(self) -> str:
+        """Return how many elements an end that is not complete rests on, in words."""
+        if self.in_flight:
+            return f"{self.in_flight} elements in flight"
+        if self.expected is not None and self.expected > self.elements:
+            return f"{self.elements} of {self.expected} elements"
+        return f"{self.elements} elements, which no source has promised to be all"
+
 
 @dataclass(frozen=True, slots=True)
 class Late:

@@ -204,7 +204,8 @@ def event(one: Event) -> Json:
     head: Json = {"seq": one.seq, "at": millis(one.at_ns), "kind": type(body).__name__}
     match body:
         case Ended():
-            lost = "" if body.reason is Reason.COMPLETE else f", {body.reason}: {body.in_flight} not received"
+            lost = "" if body.reason is Reason.COMPLETE else f", {body.reason}"
+            lost += f": {body.in_flight} not received" if body.in_flight else ""
             of = "" if body.expected is None else f" of {body.expected}"
             drain = ", closed by a drain" if body.by_drain else ""
             text = f"{body.elements}{of} elements{lost}{drain}"

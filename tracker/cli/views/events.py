@@ -44,7 +44,8 @@ def line(event: Event, wide: bool = False) -> str:
 def _details(event: Event) -> str:
     match event.kind:
         case Ended() as ended:
-            lost = "" if ended.reason is Reason.COMPLETE else f"  {ended.reason}, {ended.in_flight} not received"
+            lost = "" if ended.reason is Reason.COMPLETE else f"  {ended.reason}"
+            lost += f", {ended.in_flight} not received" if ended.in_flight else ""
             of = "" if ended.expected is None else f" of {ended.expected}"
             drain = "  closed by a drain: more may follow" if ended.by_drain else ""
             return f"{ended.segment}  {substream(ended.scope, ended.name)}  {ended.elements}{of} elements{lost}{drain}"

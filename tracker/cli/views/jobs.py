@@ -128,7 +128,7 @@ def _print_pairs(status: JobStatus, oldest: SubstreamStatus | None) -> None:
             ("stall after", spec.stall_after or "never"),
             ("expire after", spec.expire_after or "never"),
             ("idle after", spec.idle_after or "never"),
-            ("without a promise", [*_without_promise(spec)] or "never"),
+            ("given up", [*_without_promise(spec)] or "never"),
             ("retention", spec.retention),
             ("remember", spec.remember or "as long as the job exists"),
             ("open", f"{status.open_substreams} substreams, {status.in_flight} elements in flight"),
