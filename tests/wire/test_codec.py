@@ -97,6 +97,8 @@ def test_no_field_of_the_values_below_is_its_default() -> None:
     """Else a field that one direction forgets would not show."""
     for value in (SPEC, DRAIN, PRODUCER, FRONT, JOB, SEGMENT, SUBSTREAM, STAGED, SUBSCRIPTION, JOB_SPEC, BODIES[0]):
         for field in fields(value):
+            if field.name == "expire_expected":  # a caller's default is another than the wire's
+                continue
             assert getattr(value, field.name) not in (field.default, 0, "", (), None), (type(value), field.name)
 
 
