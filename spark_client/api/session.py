@@ -164,11 +164,7 @@ class Tracking:
         self.deployment = deployment
         self._metrics_server = None if metrics is None else MetricsServer(metrics)
         registry = None if self._metrics_server is None else self._metrics_server.registry
-        if sharded and ordering == "global":
-            raise UsageError(
-                "sharded=True keeps no order over the servers, since a release acts on ends as each server announces "
-                "them: take ordering='scope' or 'none', or one server"
-            )
+        _check_ordering(sharded, ordering)
         self._tracker = tracker_of(server, job)
         is_here = self._tracker.address.startswith("unix:")
         if probe == "executors" and is_here and not str(spark.sparkContext.master).startswith("local"):
@@ -521,6 +517,14 @@ class Tracking:
 
     def define(self) -> None:
         self._definition.define()
+
+
+def _check_ordering(sharded: bool, ordering: Ordering) -> None:
+    if sharded and ordering == "global":
+        raise UsageError(
+            "sharded=True keeps no order over the servers, since a release acts on ends as each server announces "
+            "them: take ordering='scope' or 'none', or one server"
+        )
 
 
 def _lengths(spark: SparkSession, **given: Duration | None) -> dict[str, timedelta | None]:

@@ -17,7 +17,7 @@ HOUR = 3600  # seconds
 END = START // 1000 + 10**6  #: an end time (µs), one second after the first line
 
 
-def job(fronts: tuple[str, ...] = ("f",), segments: Any = (("a", ()),), **rules: int) -> Line:
+def job(fronts: Any = ("f",), segments: Any = (("a", ()),), **rules: int) -> Line:
     return define(fronts=fronts, segments=[[name, list(feeds)] for name, feeds in segments], durations=rules)
 
 

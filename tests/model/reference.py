@@ -1671,8 +1671,9 @@ class ReferenceTracker:
     def _overdue(self, job: Job, s: Substream, _: PromiseSet) -> bool:
         assert job.spec.deadline is not None
         if job.spec.deadline_by_event_time:
-            ends = (s.end_time, job.event_time)
-            return None not in ends and ends[0] + job.spec.deadline // 1000 < ends[1]
+            if s.end_time is None or job.event_time is None:
+                return False
+            return s.end_time + job.spec.deadline // 1000 < job.event_time
         return self._now >= (s.created if s.end_time is None else s.end_time * 1000) + job.spec.deadline
 
     def _enough(self, job: Job, s: Substream, promised: PromiseSet) -> bool:

@@ -56,7 +56,7 @@ def filled(kind: Any, number: int) -> Any:
         return filled(some[0], number)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return [*kind][-1]
-    return {bool: True, int: number, str: f"text {number}", timedelta: timedelta(number)}[kind]
+    return {bool: True, int: number, float: 1 / number, str: f"text {number}", timedelta: timedelta(number)}[kind]
 
 
 @pytest.mark.parametrize("kind", [JobStatus, JobDefined, DrainStatus, ProducerStatus, FrontStatus])

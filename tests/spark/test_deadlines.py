@@ -65,9 +65,7 @@ def starts(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path:
     return start
 
 
-def test_history_is_released_by_its_own_time(
-    spark: SparkSession, feed: Feed, starts: Starts
-) -> None:
+def test_history_is_released_by_its_own_time(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     """Tenant a has marked its first hour, b has not; hours of 2024 are not overdue as long as no row is later."""
     hourly = starts(Marks("is_last"), deadline="6 hours", deadline_by_event_time=True)
     feed.put(row(1, 5, "a"), row(2, 50, "a", last=True), row(3, 10, "b"), row(4, 20, "b"))
@@ -103,9 +101,7 @@ def test_nineteen_of_twenty_rows_are_enough(spark: SparkSession, feed: Feed, sta
     hourly.tracking.stop()
 
 
-def test_a_tenant_that_fell_silent_is_released_and_goes_on(
-    spark: SparkSession, feed: Feed, starts: Starts
-) -> None:
+def test_a_tenant_that_fell_silent_is_released_and_goes_on(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     hourly = starts(Marks("is_last"), scope_idle_after="1 second")
     feed.put(row(1, 5, "a"), row(2, 65, "a"))
     hourly.tracking.process_all_available()
