@@ -111,7 +111,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     ABANDONED: _Reason.ValueType  # 3
     """It was given up by hand, or by a forced deployment."""
     DEADLINE: _Reason.ValueType  # 4
-    """The job's `deadline` has passed: what its fronts had not closed, or is in flight, is missing."""
+    """The job's `deadline` had passed before its fronts closed it."""
     THRESHOLD: _Reason.ValueType  # 5
     """As many of the expected elements as the job's `threshold_ppm` wants were sent, and no more came for a while."""
     IDLE: _Reason.ValueType  # 6
@@ -129,7 +129,7 @@ EXPIRED: Reason.ValueType  # 2
 ABANDONED: Reason.ValueType  # 3
 """It was given up by hand, or by a forced deployment."""
 DEADLINE: Reason.ValueType  # 4
-"""The job's `deadline` has passed: what its fronts had not closed, or is in flight, is missing."""
+"""The job's `deadline` had passed before its fronts closed it."""
 THRESHOLD: Reason.ValueType  # 5
 """As many of the expected elements as the job's `threshold_ppm` wants were sent, and no more came for a while."""
 IDLE: Reason.ValueType  # 6
@@ -491,8 +491,8 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def deadline(self) -> _duration_pb2.Duration:
-        """How long after its end time, in microseconds since 1970, a substream ends with what there is, with the reason
-        DEADLINE; of one without an end time, how long after a report first named it. Absent: never.
+        """How long after its end time, in microseconds since 1970, no front is waited for: the substream ends with what there
+        is, with the reason DEADLINE; of one without an end time, how long after a report first named it. Absent: never.
         """
 
     @_builtins.property
