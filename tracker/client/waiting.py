@@ -111,7 +111,7 @@ class AcceptedEnds:
     ('COMPLETE', 'EXPIRED')
     >>> AcceptedEnds(["DONE"])
     Traceback (most recent call last):
-    ValueError: reasons: 'DONE' is none of COMPLETE, EXPIRED, ABANDONED
+    ValueError: reasons: 'DONE' is none of COMPLETE, EXPIRED, ABANDONED, DEADLINE, THRESHOLD, IDLE
     """
 
     reasons: Sequence[str] = (Reason.COMPLETE.name,)
