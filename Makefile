@@ -11,7 +11,7 @@ WORKERS := 3
 IMAGE ?= substream-tracker
 ENGINE ?= docker
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
-DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=benchmarks/spark.py --ignore=benchmarks/exactness/programs $(PACKAGES)
+DOCTESTS := $(PYTEST) --doctest-modules --ignore=tracker/wire/gen --ignore=tracker/core/compiled.py --ignore=benchmarks/spark.py --ignore=benchmarks/exactness/programs $(PACKAGES)
 
 .DEFAULT_GOAL := help
 .PHONY: help help-all install doctor demo demo-delays demo-kafka demo-lake demo-replay demo-state test test-thorough test-all test-fast test-spark test-slow test-bounds test-oldest test-matrix exactness-peers jars image lint types proto proto-check docs-check site format integrations clean check
