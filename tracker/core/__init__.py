@@ -14,9 +14,10 @@ has what is staged), so a retried task or a zombie can never end anything; in IM
 again, which is all in `provisional`.
 
 Fronts promise what they will not send any more (`fronts`), or how much they send (`expectations`); a substream that
-waits for none of them is closed (`closed`), and `timeindex` finds what a time closes. A closed substream whose
-accumulators balance on a segment and on everything upstream (`graph`) has ended there (`ends`), once, in the contract's
-order. What has ended stays ended (`tombstones`); a deployment is brought to its end by its drain.
+waits for none of them is closed (`closed`), and `timeindex` finds what a time closes. What they have not promised in
+time is given up (`unpromised`). A closed substream whose accumulators balance on a segment and on everything upstream
+(`graph`) has ended there (`ends`), once, in the contract's order. What has ended stays ended (`tombstones`); a
+deployment is brought to its end by its drain.
 
 `names` finds a name's row, `validation` checks what comes in (and `Tracker.prepare` all of a command, before it is kept
 anywhere), `log` keeps what goes out, as far as filters ask for it, and beyond retention for `subscriptions`, and
@@ -26,8 +27,9 @@ records what it has dropped. What a job's open substreams wait for, counted and 
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
 its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no
-question passes over the open substreams but to list them, to count them in steps or to end them, to look for stalls
-when one may be due, or to take them over into another graph: what is asked in between is kept as a count or an index.
+question passes over the open substreams but to list them, to count them in steps or to end them, to look for stalls and
+for what is to be given up when that may be due, or to take them over into another graph: what is asked in between is
+kept as a count or an index.
 """
 
 from tracker.contract.answers import *  # noqa: F403 - commands and answers are part of the core's public face
