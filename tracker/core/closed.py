@@ -339,11 +339,9 @@ class ClosedSet:
 
     def leave(self, rows: Rows) -> None:
         """Forget rows that have ended on every segment."""
-        if self.waiting.closes:
+        if self.waiting.closes or self.waiting.given_up:
             for id_ in self._accounts.ids_of(rows).tolist():
                 self.waiting.closes.pop(id_, None)
-        if self.waiting.given_up:
-            for id_ in self._accounts.ids_of(rows).tolist():
                 self.waiting.given_up.pop(id_, None)
         numbers = self._accounts.scope[rows].tolist()
         for times in self._times:
@@ -372,25 +370,22 @@ class ClosedSet:
         """Close open rows in place of all fronts."""
         self._accounts.life.mark(rows, SOLE)
         self.waiting.given_up |= dict.fromkeys(self._accounts.ids_of(rows).tolist(), reason)
-        for row in rows.tolist():
-            self._review(row)
+        for place in range(len(self._times)):
+            self._close(rows, place)
 
     def reason(self, row: int, segment: int) -> Reason:
         """Return why a closed row ends on a segment once it balances."""
-        given_up = self.waiting.given_up and self.waiting.given_up.get(self._accounts.id_of(row))
-        if not given_up:
+        given_up = self.waiting.given_up.get(self._accounts.id_of(row))
+        if given_up is None or self._closed_by_fronts(row, self._fronts.group(segment)):
             return Reason.COMPLETE
-        group = self._fronts.group(segment)
-        promised = bool(group.members) and not self.waiting.fronts_of(row, group)
-        return Reason.COMPLETE if promised else given_up
+        return given_up
 
     def reopen(self, row: int, front: str) -> None:
         """A close by name is taken back."""
         id_ = self._accounts.id_of(row)
-        if front == SOLE_OWNER and id_ in self.waiting.given_up:
-            return
         if front == SOLE_OWNER:
-            self._accounts.life.unmark(row, SOLE)
+            if id_ not in self.waiting.given_up:
+                self._accounts.life.unmark(row, SOLE)
         else:
             self.waiting.closes[id_].pop(front, None)
             if not self.waiting.closes[id_]:
@@ -429,7 +424,16 @@ class ClosedSet:
     def _closed_for(self, row: int) -> list[bool]:
         if self._accounts.flags[row] & SOLE:
             return [True] * len(self._times)
-        return [bool(group.members) and not self.waiting.fronts_of(row, group) for group in self._fronts.groups]
+        return [self._closed_by_fronts(row, group) for group in self._fronts.groups]
+
+    def _closed_by_fronts(self, row: int, group: FrontGroup) -> bool:
+        return bool(group.members) and not self.waiting.fronts_of(row, group)
+
+    def _close(self, rows: Rows, place: int) -> None:
+        """Close for a group those of open rows that are not yet."""
+        rows = rows[~self.closed_groups_of(rows)[:, place]]
+        if rows.size:
+            self._mark(rows, place, True)
 
     def _mark(self, rows: Rows, place: int, closed: bool) -> None:
         self._set(rows, place, closed)
@@ -523,10 +527,7 @@ class ClosedSet:
     def _close_all(self, place: int) -> None:
         """All fronts of a group have finished: the untimed ones are closed, too, which stand in no index."""
         self._all_finished[place] = True
-        rows = self._accounts.open_rows()
-        rows = rows[~self.closed_groups_of(rows)[:, place]]
-        if rows.size:
-            self._mark(rows, place, True)
+        self._close(self._accounts.open_rows(), place)
 
     def fronts_changed(self) -> None:
         """Fronts have finished, turned idle or awake, or had promises withdrawn: look at everything again."""

@@ -318,7 +318,8 @@ class Completion:
 
     def _can_be_at_once(self, rows: Rows) -> bool:
         """Return whether a row's `Ended` event is independent of how the row ended elsewhere just before."""
-        if self._closing.waiting.given_up:
+        given_up = self._closing.waiting.given_up
+        if given_up and not given_up.keys().isdisjoint(self._accounts.ids_of(rows).tolist()):
             return False
         return not (self._drains and self._closing.expectations and self._closing.expectations.among(rows))
 

@@ -91,7 +91,6 @@ class DrainRecord:
 
 
 NO_ROWS: Rows = np.empty(0, np.int64)
-_NO_TIME = -(2**63)
 _NO_U8 = np.empty(0, np.uint64)
 _FEW = 8  # up to so many rows are quicker to go through than to sort
 NO_ENTRIES = Entries(NO_ROWS, NO_ROWS, _NO_U8, _NO_U8, _NO_U8)
@@ -357,9 +356,9 @@ class Job:
                 self.changes.look_at(closed)
             if self.spec.deadline_by_event_time:
                 ends = accounts.end_time[entries.rows]
-                latest = int(ends[ends != NO_END_TIME].max(initial=_NO_TIME))
-                if latest > (_NO_TIME if self.event_time is None else self.event_time):
-                    self.event_time = latest
+                if (ends := ends[ends != NO_END_TIME]).size:
+                    latest = int(ends.max())
+                    self.event_time = latest if self.event_time is None else max(latest, self.event_time)
             if self.closing.expectations:
                 self.closing.expectations.touched(entries.rows)
                 self.closing.look_at(self.closing.expectations.to_look_at(entries.rows).tolist())

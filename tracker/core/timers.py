@@ -122,9 +122,8 @@ def _look_for_stalls(job: Job) -> None:
         rows = accounts.in_order(rows)
     both = accounts.in_order(np.union1d(rows, missing)) if (missing := _missing(job)).size else rows
     if stall is not None:
-        stalling = both
-        due = (job.now - accounts.changed[stalling] >= stall) & ~accounts.life.are(stalling, STALLED)
-        _announce_stalls(job, stalling[due])
+        due = (job.now - accounts.changed[both] >= stall) & ~accounts.life.are(both, STALLED)
+        _announce_stalls(job, both[due])
     rows = both if job.spec.expire_expected else rows
     waited = job.now - accounts.changed[rows]
     if expire is not None and (waited >= expire).any():

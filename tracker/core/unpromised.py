@@ -39,7 +39,7 @@ def next_due(job: Job) -> int | None:
 
 def tick(job: Job) -> None:
     """Close what is due."""
-    if job.drain.hands_over or not job.accounts.life.open:
+    if (due := next_due(job)) is None or job.now < due:
         return
     if job.spec.deadline is not None:
         _give_up(job, _overdue(job, job.spec.deadline), Reason.DEADLINE)
