@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from operator import lt
 
 from tracker.contract.commands import Report
 from tracker.contract.survey import Tally
@@ -163,7 +164,7 @@ class Measures:
         tally = view.tally()
         before = self._tallies.get(job, Tally())
         self._tallies[job] = tally
-        if tally.late < before.late or tally.ends < before.ends:
+        if tally.late < before.late or any(map(lt, tally.ends, before.ends)):
             before = Tally()  # another job of the same name
         label = self._labels.of(job)
         new = tuple(now - then for now, then in zip(tally.ends, before.ends, strict=True))
