@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from spark_client.advice import explained
 from spark_client.errors import TrackingError, UsageError
@@ -15,7 +15,6 @@ from spark_client.fronts.results_of import Incomplete, ReceiptCounts, ResultsOf
 from spark_client.runtime.batches import batch_in_hand
 from tracker.client import Credentials, Ended, TrackerClient, TrackerError, TrackerUnavailable
 
-Outcome: TypeAlias = Incomplete
 _LOOK_EVERY: Final = 0.2  #: seconds between two looks at receipts
 
 
@@ -28,7 +27,7 @@ def wait_for_end(
     timeout: float,
     server: str = "127.0.0.1:7654",
     end_time: int | None = None,
-    accept: Sequence[Outcome] = (),
+    accept: Sequence[Incomplete] = (),
     credentials: Credentials | None = None,
 ) -> Ended:
     """Wait until a substream of a job has ended: trusts the tracker, and not that results are written yet.

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_client.errors import TrackingError
 from spark_client.runtime.queries import FunctionQuery, sentence_of
 from spark_client.spark_internals.checkpoints import (
+    NOTHING_YET,
     copy_source,
     files_between,
     first_id,
@@ -203,7 +204,7 @@ class Observer:
         if place is None:
             return False  # there is a later one meanwhile
         before = reached(self._own, self._epoch, 0) if self._epoch >= 0 else None
-        if place[1] == ("-" if before is None else before[1]):  # a batch that has read nothing of this source
+        if place[1] == (NOTHING_YET if before is None else before[1]):  # a batch that has read nothing of this source
             self._put_note(self._epoch, last)
             self._followed = last
             return False

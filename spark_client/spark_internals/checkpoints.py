@@ -45,7 +45,7 @@ _UNFINISHED: Final = re.compile(r"\.\d+\..+\.tmp|\.\.\d+\..+\.tmp\.crc")
 #: An entry of Spark's logs, and the file of its checksum.
 _ENTRY: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
 
-_NOTHING_YET: Final = "-"  #: stands for the place of a source that has given nothing
+NOTHING_YET: Final = "-"  #: stands for the place of a source that has given nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ def reached(checkpoint: Folder, epoch: int, source: int | None) -> tuple[str, st
         )
     place = places[source or 0]
     with suppress(json.JSONDecodeError):
-        if place != _NOTHING_YET and not isinstance(json.loads(place), dict):
+        if place != NOTHING_YET and not isinstance(json.loads(place), dict):
             raise UsageError(
                 f"the source of the query of {checkpoint} gives rows that nobody can read again (its place is {place}, "
                 "as of rate, a socket or memory): follow a query that reads Kafka, files or a table"
@@ -465,7 +465,7 @@ def last_of_files(batch: WatermarkBatch, source: int) -> int | None:
         source: its place among the query's sources.
     """
     text = batch.offsets[source] if source < len(batch.offsets) else "null"
-    if text == _NOTHING_YET:
+    if text == NOTHING_YET:
         return -1
     offset = json.loads(text)
     return int(offset[OF_FILES]) if isinstance(offset, dict) and is_of_files(offset) else None
