@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import feed, job, spark, tracker
 
@@ -20,6 +20,8 @@ def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> No
     """The catalog `lake` of Iceberg's in the shared session, kept in SQLite, which pyiceberg reads as well."""
     if "iceberg" not in str(spark.conf.get("spark.sql.extensions", "")):
         pytest.skip("Delta and Iceberg are for Spark 4.1, and their jars come by Maven")
+    if spark.conf.get("spark.sql.catalog.lake", None):
+        return  # tests of another folder have made it, in the same session
     home = tmp_path_factory.mktemp("lake")
     settings = {
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
@@ -40,3 +42,20 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """A format, and the place of a table that is not there yet."""
     place = str(tmp_path / "table") if request.param == "delta" else f"lake.shop.table_{next(_numbers)}"
     return request.param, place
+
+
+def append(rows: DataFrame, table: tuple[str, str]) -> None:
+    """One commit of rows to a table; the first one makes it."""
+    file_format, place = table
+    if file_format == "delta":
+        rows.write.format("delta").mode("append").save(place)
+    elif rows.sparkSession.catalog.tableExists(place):
+        rows.writeTo(place).append()
+    else:
+        rows.writeTo(place).using("iceberg").create()
+
+
+def followed(spark: SparkSession, table: tuple[str, str], **options: str) -> DataFrame:
+    """The rows of a table, as a stream."""
+    file_format, place = table
+    return spark.readStream.format(file_format).options(**options).load(place)

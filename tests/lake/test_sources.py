@@ -7,37 +7,27 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import DeltaTable, Marks, ResultsOf, Tracking
 from tests.client.processes import Server
+from tests.lake.conftest import append, followed
 from tests.lake.test_tables import COLUMNS, Dying, expected, released, there, values
 from tests.spark.feed import Feed, put_hours
 
 pytestmark = pytest.mark.spark
 
 
-def followed(spark: SparkSession, table: tuple[str, str], **options: str) -> DataFrame:
-    file_format, place = table
-    return spark.readStream.format(file_format).options(**options).load(place)
-
-
 @pytest.mark.thorough
 def test_rows_of_a_table_are_released_once_when_drivers_die(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, table: tuple[str, str]
 ) -> None:
-    file_format, place = table
     put_hours(feed, 2)
     for file in sorted(feed.path.iterdir()):
         rows = spark.read.schema(feed.batch(spark).schema).json(str(file))
-        if file_format == "delta":
-            rows.write.format("delta").mode("append").save(place)
-        elif spark.catalog.tableExists(place):
-            rows.writeTo(place).append()
-        else:
-            rows.writeTo(place).using("iceberg").create()
-    at_once = {"delta": "maxFilesPerTrigger", "iceberg": "streaming-max-files-per-micro-batch"}[file_format]
+        append(rows, table)
+    at_once = {"delta": "maxFilesPerTrigger", "iceberg": "streaming-max-files-per-micro-batch"}[table[0]]
     sink = Dying(DeltaTable(str(tmp_path / "out")))
     for _ in range(8):
         tracking = Tracking(spark, job, tracker.address)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.client.processes import Server
-from tests.lake.conftest import catalog, table
+from tests.lake.conftest import append, catalog, followed, table
 from tests.observe.untouched import Untouched, ended, fails, observing
 
 __all__ = ["catalog", "table"]
@@ -19,22 +19,20 @@ pytestmark = pytest.mark.spark
 def put(spark: SparkSession, table: tuple[str, str], tenant: str, last: bool) -> None:
     """One commit of one row."""
     rows = spark.sql(f"select timestamp '2024-01-01 00:10:00' as ts, '{tenant}' as tenant, {last} as is_last")
-    file_format, place = table
-    if file_format == "delta":
-        rows.write.format("delta").mode("append").save(place)
-    elif spark.catalog.tableExists(place):
-        rows.writeTo(place).append()
-    else:
-        rows.writeTo(place).using("iceberg").create()
+    append(rows, table)
+
+
+def of_table(spark: SparkSession, table: tuple[str, str], path: Path) -> tuple[DataFrame, Untouched]:
+    """The stream of a table that has one row, and a query that reads it."""
+    put(spark, table, "a", False)
+    rows = followed(spark, table)
+    return rows, Untouched(rows, path / "theirs")
 
 
 def test_ends_are_of_the_versions_that_the_query_has_committed(
     spark: SparkSession, tracker: Server, job: str, table: tuple[str, str], tmp_path: Path
 ) -> None:
-    file_format, place = table
-    put(spark, table, "a", False)
-    rows = spark.readStream.format(file_format).load(place)
-    query = Untouched(rows, tmp_path / "theirs")
+    rows, query = of_table(spark, table, tmp_path)
     put(spark, table, "b", True)
     query.run()
     before = query.digest()
@@ -57,9 +55,7 @@ def test_versions_that_are_gone_are_named(
     spark: SparkSession, tracker: Server, job: str, table: tuple[str, str], tmp_path: Path
 ) -> None:
     file_format, place = table
-    put(spark, table, "a", False)
-    rows = spark.readStream.format(file_format).load(place)
-    query = Untouched(rows, tmp_path / "theirs")
+    rows, query = of_table(spark, table, tmp_path)
     query.run()
     with observing(spark, tracker, job, rows, query.checkpoint, tmp_path / "own")[0] as tracking:
         tracking.process_all_available()
