@@ -83,6 +83,44 @@ def test_a_promise_that_comes_before_the_end_makes_it_complete() -> None:
     assert last_of(*lines, report("p1", 1, "u1", [received], promise, commit=True))[1] == [ended("COMPLETE")]
 
 
+def test_what_was_too_late_upstream_is_missing_downstream_whatever_is_promised_then() -> None:
+    on_b = ["t", "s", END, "b", 9]
+    lines = [
+        job(segments=(("a", ("b",)), ("b", ())), deadline=5 * SECOND),
+        start("p1"),
+        report("p1", 0, "u0", [*element(), [*on_b, 1, 0]], commit=True),
+        tick(6),
+        report("p1", 1, "late", element(label=5), [["frontier", "f", None, END]], commit=True),
+    ]
+    assert last_of(*lines[:4])[1] == [ended("DEADLINE")]
+    assert last_of(*lines, report("p1", 2, "u2", [[*on_b, 0, 1]], commit=True))[1] == [ended("DEADLINE", segment="b")]
+
+
+def test_a_count_is_not_met_downstream_because_its_substream_was_given_up() -> None:
+    on_b = ["t", "s", END, "b", 9]
+    lines = [
+        job(segments=(("a", ("b",)), ("b", ())), deadline=5 * SECOND),
+        start("p1"),
+        report("p1", 0, "u0", [*element(), [*on_b, 1, 0]], [expect(3)], commit=True),
+        tick(6),
+    ]
+    assert last_of(*lines)[1] == [ended("DEADLINE", expected=3)]
+    assert last_of(*lines, report("p1", 1, "u1", [[*on_b, 0, 1]], commit=True))[1] == [ended("DEADLINE", segment="b")]
+
+
+def test_a_drain_makes_nothing_complete_that_the_deadline_has_closed() -> None:
+    sent, received = element()
+    lines = [
+        job(deadline=5 * SECOND),
+        start("p1"),
+        report("p1", 0, "u0", [sent], commit=True),
+        tick(6),
+        {"do": "drain", "deployment": "d1", "drain_id": "x"},
+        report("p1", 1, "u1", [], [["finish", "f"]], commit=True),
+    ]
+    assert last_of(*lines, report("p1", 2, "u2", [received], commit=True))[1][0] == ended("DEADLINE")
+
+
 @pytest.mark.parametrize("ordering", ["NONE", "SCOPE", "GLOBAL"])
 def test_what_only_waited_for_earlier_ones_is_complete(ordering: str) -> None:
     """The later one is closed by name, and waits for the earlier one."""

@@ -411,7 +411,11 @@ class Job:
 
     def closed_by_drain(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
         """Only fronts that finished in the drain under way have closed it: without that, more might have come."""
-        if self.drain is None or not self.drain.under_way or s.given_up or ("", s.id) in promised.closed:
+        return not s.given_up and ("", s.id) not in promised.closed and self.cut_short(s, segment, promised)
+
+    def cut_short(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
+        """A front that finished in the drain under way had not closed it before, or owes it elements."""
+        if self.drain is None or not self.drain.under_way:
             return False
         return any(
             not self.closes_without_finish(front, s, promised)
@@ -1357,11 +1361,18 @@ class ReferenceTracker:
                     and all(s.account(g).balanced for g in upstream)
                     and not self._waits(job, s, segment)
                 ):
-                    by_fronts = job.closed_by_fronts(s, segment, promised)
-                    reason = s.given_up if s.given_up and not by_fronts else Reason.COMPLETE
+                    reason = s.given_up or Reason.COMPLETE
+                    if s.given_up and self._is_whole(job, s, segment, promised):
+                        reason = Reason.COMPLETE
                     self._end(job, s, segment, reason, self._is_closed_by_drain(job, s, segment))
         if job.spec.progress and job.fronts:
             self._advance(job, promised)
+
+    def _is_whole(self, job: Job, s: Substream, segment: str, promised: PromiseSet) -> bool:
+        """Whether nothing is missing of a substream that was given up: by its fronts, by a drain, or upstream."""
+        missing = any(s.ended[g].reason is s.given_up for g in job.upstream(segment) if g in s.ended)
+        cut_short = job.cut_short(s, segment, promised)
+        return not missing and not cut_short and job.closed_by_fronts(s, segment, promised)
 
     def _note_excess(self, job: Job, s: Substream, segment: str, promised: PromiseSet) -> None:
         """More than expected is announced once for each number expected."""

@@ -22,7 +22,7 @@ from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import NO_END_TIME, Mode, Outcome
 
-from .world import JOB, Channel, Element, Kind, Lost, Network, Oracle, Rules, Substream, label_of
+from .world import JOB, Channel, Closing, Element, Kind, Lost, Network, Oracle, Rules, Substream, label_of
 
 IDLE, BUSY = "idle", "busy"
 Life: TypeAlias = Generator[str, None, None]
@@ -145,7 +145,9 @@ class Actor:
                 if not patient:
                     return None
             except Refused as refused:
-                if refused.reason == Refusal.FENCED:
+                # A drain is confirmed without what comes after a rule has ended its substream.
+                too_late = refused.reason == Refusal.DRAINED and self.world.oracle.closing != Closing()
+                if refused.reason == Refusal.FENCED or too_late:
                     raise Superseded from refused
                 raise
             yield BUSY
@@ -213,7 +215,7 @@ class Source(Actor):
     def _send(self, epoch: int) -> Life:
         flush = self.flushes[epoch]
         self.begun = max(epoch, self.begun)
-        self.world.oracle.sent.update(element.lineage for element in flush.elements)
+        self.world.oracle.may_be_known(flush.elements)
         self.world.oracle.named |= set(flush.closes)
         work = Work((f"flush{epoch}",), sent=flush.elements, closes=[(self.front, s) for s in flush.closes])
         promises = self._promises(epoch)
@@ -228,20 +230,33 @@ class Source(Actor):
         match self.world.random.choice(["at once", "report, then commit", "the driver's word"]):
             case "at once":
                 work.promises, work.expects = promises, expects
-                yield from self.say(work.report(self.name, self.run, epoch, commit=True))
+                yield from self._report(work, epoch, commit=True)
             case "report, then commit":
                 work.promises, work.expects = promises, expects
-                yield from self.say(work.report(self.name, self.run, epoch))
+                yield from self._report(work, epoch)
                 yield BUSY
                 yield from self.say(Commit(JOB, self.name, self.run, epoch))
             case _:
                 work.expects = expects
-                yield from self.say(work.report(self.name, self.run, epoch))
+                yield from self._report(work, epoch)
                 yield BUSY
                 yield from self.say(Commit(JOB, self.name, self.run, epoch, units=work.units, promises=promises))
+        self.world.oracle.is_known(flush.elements)
         if not first:
             yield BUSY
             self.publish(flush.elements)
+
+    def _report(self, work: Work, epoch: int, commit: bool = False) -> Life:
+        """Report, without another number for what a rule of the job has ended meanwhile: that comes too late."""
+        while True:
+            try:
+                yield from self.say(work.report(self.name, self.run, epoch, commit))
+                return
+            except Refused as refused:
+                too_late = [each for each in work.expects if self.world.oracle.has_ended_by_rule(each.substream, "a")]
+                if refused.reason != Refusal.EXPECT_CONFLICT or not too_late:
+                    raise
+                work.expects = [each for each in work.expects if each not in too_late]
 
     def _pass_on(self, expects: Sequence[Expected]) -> Life:
         """Numbers that come without a batch; none that revises, since a copy of it might overtake a later one."""
@@ -275,7 +290,7 @@ class Source(Actor):
         else:
             expects = list({each.substream: each for each in self.unsaid}.values())
             last = Work(("last",), promises=[Finish(self.front)], expects=expects)
-            yield from self.say(last.report(self.name, self.run, epoch, commit=True))
+            yield from self._report(last, epoch, commit=True)
         with suppress(Superseded):  # closed by the call before, whose answer was lost
             yield from self.say(CloseProducer(JOB, self.name, self.run))
         self.finished = True

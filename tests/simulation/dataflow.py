@@ -17,9 +17,11 @@ from tracker.contract.values import DrainMode, Mode, Ordering
 from .actors import BUSY, IDLE, Actor, Expected, Flush, Life, Query, Source, Superseded, Surroundings
 from .world import (
     ALL_RULES,
+    COMMAND,
     GRAPH,
     JOB,
     Channel,
+    Closing,
     Element,
     FoundOut,
     Graph,
@@ -36,6 +38,16 @@ WINDOW = 10
 KINDS = [Kind(Mode.STAGED), Kind(Mode.STAGED), Kind(Mode.STAGED, seals=True), Kind(Mode.IMMEDIATE)]
 
 
+def _closing(r: Random) -> Closing:
+    """Draw the rules of a job that end what no source has closed."""
+    deadline = r.choice([None, 30 * COMMAND, 100 * COMMAND, 300 * COMMAND])
+    if r.random() < 0.3:
+        return Closing(r.choice([5, 20, 50]) * COMMAND, by_event_time=True)
+    after = r.choice([None, 2 * COMMAND, 8 * COMMAND])
+    ppm = 0 if after is None else r.choice([300_000, 700_000])
+    return Closing(deadline, False, ppm, after, r.choice([None, 5 * COMMAND, 15 * COMMAND]))
+
+
 class Dataflow:
     """Sources into a query that cleans and retries, one that keeps windows, and two readers of its results.
 
@@ -44,9 +56,17 @@ class Dataflow:
         rules: what those who report hold to.
         kinds: among which each producer's way to report is chosen.
         told: the graph that the tracker is told of; the elements travel on the real one.
+        closing: every second seed has rules that end what no source has closed.
     """
 
-    def __init__(self, seed: int, rules: Rules = ALL_RULES, kinds: Iterable[Kind] = KINDS, told: Graph = GRAPH) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rules: Rules = ALL_RULES,
+        kinds: Iterable[Kind] = KINDS,
+        told: Graph = GRAPH,
+        closing: bool = True,
+    ) -> None:
         self.told = told
         self.random = r = Random(seed)
         self.rules = rules
@@ -56,7 +76,10 @@ class Dataflow:
         self.failures = r.choice([0.0, 0.1, 0.3])
         self.network = Network(r, self.failures, self.oracle)
         forgetting = Random(f"forgetting {seed}")
-        self.retention = forgetting.choice([None, 3 * 10**9, 20 * 10**9])  # a command takes a second
+        self.retention = forgetting.choice([None, 3 * COMMAND, 20 * COMMAND])
+        if closing and Random(f"closing {seed}").random() < 0.5:
+            self.oracle.closing = _closing(Random(f"closing how {seed}"))
+            self.retention = 10**15  # what is forgotten could come again
         if self.retention is not None:
             self.network.forgetting = forgetting
         doubles = r.choice([0.0, 0.2])
@@ -164,6 +187,7 @@ class Dataflow:
             self.ordering,
             self.progress,
             retention=self.retention,
+            **self.oracle.closing.spec(),
             front_segments=fed,
             state_segments=("st",) if "st" in self.told else (),
         )

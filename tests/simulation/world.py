@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tests.core.invariants import broken
 from tracker.contract.answers import Answer
@@ -22,6 +22,8 @@ from tracker.contract.values import DrainMode, Mode, Reason
 from tracker.core import Tracker
 
 JOB = "job"
+COMMAND = 1000  #: how long a command takes (ns), as long as a unit of end times
+_RULES = (Reason.DEADLINE, Reason.THRESHOLD, Reason.IDLE)
 WATCHED = (
     0.25  #: the share of commands after which invariants are checked: after all, a run would take three times as long
 )
@@ -75,6 +77,59 @@ class FoundOut(AssertionError):  # noqa: N818 - read aloud, it is what happens
 Place: TypeAlias = tuple[Substream, str]
 
 
+@dataclass(frozen=True)
+class Closing:
+    """The job's rules that end what no source has closed; durations in ns.
+
+    Attributes:
+        start: the tracker's clock as the run began.
+    """
+
+    deadline: int | None = None
+    by_event_time: bool = False
+    threshold_ppm: int = 0
+    threshold_after: int | None = None
+    idle_after: int | None = None
+    start: int = 10**9
+
+    def spec(self) -> dict[str, Any]:
+        """Return the fields of a job's spec."""
+        return {
+            "deadline": self.deadline,
+            "deadline_by_event_time": self.by_event_time,
+            "threshold_ppm": self.threshold_ppm,
+            "threshold_after": self.threshold_after,
+            "scope_idle_after": self.idle_after,
+        }
+
+    def objects(self, end: Ended, first: Ended, at: int, reached: int) -> str:
+        """Return why a rule may not end a substream at a time; "": it may.
+
+        Args:
+            end: the end.
+            first: the one where elements are expected.
+            at: the tracker's clock.
+            reached: the greatest end time of which the tracker may know an element.
+        """
+        if end.reason is Reason.DEADLINE:
+            return self._objects_to_deadline(end, at, reached)
+        if end.reason is Reason.IDLE:
+            return "nothing was silent" if self.idle_after is None or at < self.start + self.idle_after else ""
+        if self.threshold_after is None or first.expected is None:
+            return "there is no such rule"
+        few = first.elements * 1_000_000 < first.expected * self.threshold_ppm
+        return "there are too few" if few or at < self.start + self.threshold_after else ""
+
+    def _objects_to_deadline(self, end: Ended, at: int, reached: int) -> str:
+        if self.deadline is None:
+            return "there is none"
+        if self.by_event_time:
+            early = end.end_time is None or reached * 1000 <= end.end_time * 1000 + self.deadline
+        else:
+            early = at < self.deadline + (self.start if end.end_time is None else end.end_time * 1000)
+        return "that is too early" if early else ""
+
+
 class Oracle:
     """Knows where every element is.
 
@@ -95,6 +150,12 @@ class Oracle:
         self.cut: set[Place] = set()  # of which a source has stopped before it had sent all
         self.draining = self.drained = False
         self.handing_over = self.handed_over = False
+        self.closing = Closing()
+        self.counted: set[str] = set()  # what the tracker certainly knows of, as its substream had not ended
+        self.counted_on: Counter[Place] = Counter()
+        self.ruled: set[tuple[str, str, str]] = set()  # scope, name and segment, where a rule has ended it
+        self.asked_at = 0  # when a drain or a hand-over was asked for
+        self.reached = -1  # the greatest end time of which the tracker may know an element
         self.seq = 0
         self.upstream = {segment: self._upstream(segment) for segment in GRAPH}
 
@@ -113,16 +174,37 @@ class Oracle:
                 continue
             self.begun.add(element.lineage)
             for segment, upstream in self.upstream.items():
-                if element.segment in upstream and (element.substream, segment) in self.ended:
+                ended = element.segment in upstream and (element.substream, segment) in self.ended
+                if ended and not self.has_ended_by_rule(element.substream, element.segment):
                     raise FoundOut(f"{element} appears after its substream has ended on {segment!r}")
             if element.lineage not in self.gone:  # its consumer may be ahead of its producer
                 self.alive[element.substream, element.segment].add(element.lineage)
             self.travelled[element.substream, element.segment] += 1
 
+    def may_be_known(self, elements: Iterable[Element]) -> None:
+        """A report of these, which a source sends, may reach the tracker from now on."""
+        for element in elements:
+            self.sent.add(element.lineage)
+            self.reached = max(self.reached, element.substream.end_time or -1)
+
+    def is_known(self, elements: Iterable[Element]) -> None:
+        """The tracker has answered the report of these; it counts them, unless it had closed the book before."""
+        for element in elements:
+            if (element.substream, element.segment) not in self.ended and element.lineage not in self.counted:
+                self.counted.add(element.lineage)
+                self.counted_on[element.substream, element.segment] += 1
+
+    def has_ended_by_rule(self, substream: Substream, segment: str) -> bool:
+        """Whether the tracker has stopped counting a substream there or upstream, by a rule of the job."""
+        return any((substream.scope, substream.name, each) in self.ruled for each in self.upstream[segment])
+
     def passes(self, element: Element, children: Iterable[Element]) -> None:
         """For good, an element has been taken off its segment, and has given rise to its children."""
         if element.lineage in self.gone:
             return
+        children = list(children)
+        if element.lineage in self.counted:
+            self.is_known(children)
         self.begins(children)
         self.sent.update(child.lineage for child in children)
         self.alive[element.substream, element.segment].discard(element.lineage)
@@ -144,18 +226,21 @@ class Oracle:
         if self.drained:
             raise FoundOut(f"{body} comes after the drain was confirmed")
         if isinstance(body, Ended):
-            self._hears_end(body)
+            self._hears_end(body, event.at_ns)
         elif isinstance(body, Excess):
             raise FoundOut(f"{body}, but no source sends more than it says")
         elif isinstance(body, DrainRequested):
+            self.asked_at = event.at_ns
             self.handing_over = body.mode is DrainMode.HAND_OVER
             self.draining = not self.handing_over
         elif isinstance(body, Late):
-            if not self.at_least_once:
+            late = Substream(body.scope, body.name, None)
+            if not self.at_least_once and not self.has_ended_by_rule(late, body.segment):
                 raise FoundOut(f"{body}: nobody reported late, and yet")
         elif isinstance(body, Advanced):
             for (substream, segment), left in self.alive.items():
                 over = substream.end_time is not None and substream.end_time <= body.time
+                left = self._countable((substream, segment), left)
                 if left and over and segment in self.upstream[body.segment]:
                     raise FoundOut(f"{body}, but {len(left)} of {substream} are on {segment!r}")
             if self.advanced.get(body.segment, body.time - 1) >= body.time:
@@ -166,23 +251,35 @@ class Oracle:
                 raise FoundOut(f"drained, but {under_way} are under way")
             self.drained, self.handed_over = not self.handing_over, self.handing_over
 
-    def _hears_end(self, end: Ended) -> None:
+    def _countable(self, place: Place, left: set[str]) -> set[str]:
+        """Without those that came, or will come, after a rule has ended their substream."""
+        return left & self.counted if self.has_ended_by_rule(*place) else left
+
+    def _hears_end(self, end: Ended, at: int) -> None:
         substream = Substream(end.scope, end.name, end.end_time)
-        if end.reason is not Reason.COMPLETE:
+        by_rule = end.reason in _RULES
+        if not by_rule and end.reason is not Reason.COMPLETE:
             raise FoundOut(f"{end}: nobody abandons anything here")
         for segment in self.upstream[end.segment]:
-            if self.alive[substream, segment]:
-                left = self.alive[substream, segment]
+            left = self.alive[substream, segment]
+            if left := left & self.counted if by_rule else left:
                 raise FoundOut(f"{end}, but {left} are on {segment!r}")
+        if by_rule:
+            self.ruled.add((end.scope, end.name, end.segment))
+            at = self.asked_at if self.handing_over else at  # since then nothing more is closed so
+            first = self.ended.get((substream, "a"), end)  # the segment of which numbers are given
+            if why := self.closing.objects(end, first, at, self.reached):
+                raise FoundOut(f"{end} at {at}, but {why}")
         if (substream, end.segment) in self.ended:
             raise FoundOut(f"{end} comes twice")
         travelled = self.travelled[substream, end.segment]
-        if end.elements != travelled and not self.at_least_once:
+        fewest = self.counted_on[substream, end.segment] if by_rule else travelled
+        if not fewest <= end.elements <= travelled and not self.at_least_once:
             raise FoundOut(f"{end}, but {travelled} elements have travelled there")
         cut = any((substream, segment) in self.cut for segment in self.upstream[end.segment])
-        if end.by_drain < cut or end.by_drain > self.draining:
+        if end.by_drain < (cut and not by_rule) or end.by_drain > self.draining:
             raise FoundOut(f"{end}, but the drain {'has' if cut else 'has not'} cut it short")
-        if end.expected is not None and end.elements != end.expected and not end.by_drain:
+        if end.expected is not None and end.elements != end.expected and not end.by_drain and not by_rule:
             raise FoundOut(f"{end}, but so many were not expected")
         self.ended[substream, end.segment] = end
 
@@ -192,11 +289,13 @@ class Oracle:
 
     def under_way(self) -> list[str]:
         """What a hand-over waits for: all that was sent and is not kept as state."""
-        places = {place: left & self.sent for place, left in self.alive.items() if place[1] != "st"}
+        known = {place: self._countable(place, left) for place, left in self.alive.items()}
+        places = {place: left & self.sent for place, left in known.items() if place[1] != "st"}
         return [f"{len(left)} of {place}" for place, left in places.items() if left]
 
     def left_over(self) -> list[str]:
-        return [f"{len(left)} of {place}" for place, left in self.alive.items() if left]
+        known = {place: self._countable(place, left) for place, left in self.alive.items()}
+        return [f"{len(left)} of {place}" for place, left in known.items() if left]
 
     def check_nothing_missing(self) -> None:
         """Everything has been delivered, and all fronts have finished."""
@@ -251,7 +350,7 @@ class Network:
         self.failures = failures
         self.oracle = oracle
         self.tracker = Tracker("log")
-        self.now = 10**18
+        self.now = 10**9
         self.events: list[Event] = []
         self.delayed: list[Report | Commit] = []
         self.retired: set[str] = set()
@@ -295,7 +394,7 @@ class Network:
         return reason in ("FENCED", "SEALED", "EPOCH_STAGED", "DRAINED", "EXPECT_CONFLICT")
 
     def _apply(self, command: Command) -> Answer:
-        self.now += 10**9
+        self.now += COMMAND
         if self.forgetting is not None and self.forgetting.random() < 0.2:
             self.tracker.apply(Tick(), self.now)
         try:

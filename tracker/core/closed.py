@@ -373,12 +373,11 @@ class ClosedSet:
         for place in range(len(self._times)):
             self._close(rows, place)
 
-    def reason(self, row: int, segment: int) -> Reason:
-        """Return why a closed row ends on a segment once it balances."""
-        given_up = self.waiting.given_up.get(self._accounts.id_of(row))
-        if given_up is None or self._closed_by_fronts(row, self._fronts.group(segment)):
-            return Reason.COMPLETE
-        return given_up
+    def closed_by_promises(self, row: int, segment: int) -> bool:
+        """Return whether the fronts have closed a row for a segment, and not only because a drain stopped them."""
+        if not self._closed_by_fronts(row, self._fronts.group(segment)):
+            return False
+        return not (self.waiting.drains and self.waiting.cut_short(row, segment))
 
     def reopen(self, row: int, front: str) -> None:
         """A close by name is taken back."""

@@ -426,6 +426,17 @@ class Completion:
         """Return whether only a drain has closed a row for a segment; to be found before the row ends there."""
         return self._drains and self._closing.closed_by_drain(row, segment)
 
+    def _reason(self, row: int, segment: int) -> Reason:
+        """Return why a closed row ends on a segment once it balances there and upstream."""
+        given_up = self._closing.waiting.given_up.get(self._accounts.id_of(row))
+        if given_up is None:
+            return Reason.COMPLETE
+        upstream = np.flatnonzero(self._graph.upstream[segment])
+        reasons = self._accounts.cells.reasons(np.full(len(upstream), row), upstream)
+        # What came too late upstream is missing here, too.
+        is_whole = not (reasons == given_up.number).any() and self._closing.closed_by_promises(row, segment)
+        return Reason.COMPLETE if is_whole else given_up
+
     def _end(self, row: int, segment: int, forced: tuple[Reason, bool] | None = None) -> bool:
         """Announce that a row has ended on a segment; return whether it has now ended on all.
 
@@ -433,7 +444,7 @@ class Completion:
             forced: the reason, and whether only a drain has closed the row; None: the row is closed and balances.
         """
         accounts = self._accounts
-        reason, by_drain = forced or (self._closing.reason(row, segment), self._by_drain(row, segment))
+        reason, by_drain = forced or (self._reason(row, segment), self._by_drain(row, segment))
         end_time = int(accounts.end_time[row])
         expected = None
         if self._closing.expectations:
