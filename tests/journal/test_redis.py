@@ -69,6 +69,8 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 def end_lease(server: RedisServer) -> None:
     """As if the holder had slept for longer than its lease."""
     server.client().delete("{tracker}:lease")
+    if server.client().exists("{tracker}:top"):  # so that a newcomer may have it at once
+        server.client().hset("{tracker}:top", "free", "1")
 
 
 # ---------------------------------------------------------------- keeping
@@ -241,6 +243,28 @@ def test_a_writer_that_slept_through_its_lease_writes_nothing_more(server: Redis
     journal, recovery, found = opened(server.address())
     assert (recovery.state, found) == (None, records(2))
     journal.close()
+
+
+def test_a_newcomer_leaves_a_lease_that_ran_out_to_those_who_have_followed(server: RedisServer) -> None:
+    """They know what an older log lacks, and it does not."""
+    journal, _, _ = opened(server.address())
+    journal.append(records(1))
+    before = server.client().hgetall("{tracker}:top")
+    journal.close()
+    newcomer = follow_journal(server.address())
+    assert newcomer is not None
+    _OPENED.append(newcomer)
+    server.client().delete("{tracker}:top")
+    server.client().hset("{tracker}:top", mapping=before)  # as if its owner had died long ago
+    assert not newcomer.try_to_own()
+    while not newcomer.try_to_own():
+        time.sleep(0.02)
+    newcomer.recover()
+    newcomer.close()
+    next_one = follow_journal(server.address())
+    assert next_one is not None
+    assert next_one.try_to_own(), "the lease was given back"
+    next_one.close()
 
 
 def test_a_tracker_takes_over_from_one_that_still_writes(server: RedisServer) -> None:
@@ -422,6 +446,27 @@ def test_a_standby_leaves_out_what_was_set_aside(server: RedisServer) -> None:
     assert [number for number, _ in following.records()] == [1, 3, 4]
     leader.close()
     standby.close()
+
+
+def test_a_standby_begins_again_where_what_it_has_replayed_is_set_aside(server: RedisServer) -> None:
+    leader, _, _ = opened(server.address())
+    told = records(6)
+    for record in told[:5]:
+        leader.append([record])
+    waiting = follow_journal(server.address())
+    assert waiting is not None
+    _, following = waiting.follow()
+    assert [number for number, _ in following.records()] == [1, 2, 3]
+    leader.close()
+    leader, _, _ = opened(server.address())
+    leader.set_aside(2, told[1], "an operator leaves it out", answered=False)
+    leader.append([told[5]])
+    with pytest.raises(LostTrackError, match="record 2 has been left out"):
+        list(following.records())
+    _, following = waiting.follow()
+    assert [number for number, _ in following.records()] == [1, 3, 4]
+    leader.close()
+    waiting.close()
 
 
 def test_a_standby_notices_that_records_it_has_read_were_given_up(server: RedisServer, tmp_path: Path) -> None:

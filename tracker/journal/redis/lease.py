@@ -21,6 +21,8 @@ from .connection import connect
 from .keys import Keys
 from .top import Top
 
+_NEW_S = 1.0  # for which a newcomer leaves the lease to those who have followed the log: they look far more often
+
 
 class Lease(replicated.Lease):
     """The lease."""
@@ -33,16 +35,19 @@ class Lease(replicated.Lease):
         self._keys = keys
         self._client = connect(keys.address, answer_s=max(1.0, keys.address.lease / BEATS))
         self._ms = int(keys.address.lease * 1000)
+        self._came = self._clock()
         self._announced = 0.0  # the monotonic time at which this process was noted as the standby
         self._look: tuple[Callable[[], int], Callable[[int, Top], None], int] | None = None
 
     def try_to_acquire(self, waits: bool = False) -> bool:
         dead = self._other if is_dead(self._other) else ""
         announce = waits and self._clock() - self._announced > self._seconds / BEATS
-        self._other = self._try(dead, announce)
+        # A log that came back older is met by who knows more first, who writes down what is lost.
+        held = self._try(dead, announce, self._clock() - self._came < _NEW_S)
+        self._other = held or ""
         if announce:
             self._announced = self._clock()
-        if self._other:
+        if held is not None:
             return False
         self._begin(self._seconds / BEATS)
         return True
@@ -78,22 +83,27 @@ class Lease(replicated.Lease):
     def hand_over(self) -> None:
         self._stop()
         with suppress(redis.RedisError):
-            self._client.eval(scripts.HAND_OVER, 2, self._keys.lease, self._keys.standby, self.holder, self._ms)
-        self.close()
+            self._let_go(to_standby=True)
+        self._client.close()
 
     def close(self) -> None:
         self._stop()
         with suppress(redis.RedisError):
-            self._client.eval(scripts.LET_GO, 2, self._keys.lease, self._keys.standby, self.holder)
+            self._let_go(to_standby=False)
         self._client.close()
+
+    def _let_go(self, to_standby: bool) -> None:
+        keys = [self._keys.lease, self._keys.standby, self._keys.top]
+        self._client.eval(scripts.LET_GO, len(keys), *keys, self.holder, self._ms, int(to_standby))
 
     def _stop(self) -> None:
         self._closed.set()
         if self._beating is not None:
             self._beating.join()
 
-    def _try(self, dead: str, announce: bool = False) -> str:
-        """Try to get the lease; return its holder, if that is another one."""
-        keys = [self._keys.lease, self._keys.standby]
-        held = self._client.eval(scripts.ACQUIRE, len(keys), *keys, self.holder, self._ms, dead, int(announce))
-        return held.decode() if held else ""
+    def _try(self, dead: str, announce: bool = False, new: bool = False) -> str | None:
+        """Try to get the lease; return its holder if that is another one, or "" if one who follows may want it."""
+        keys = [self._keys.lease, self._keys.standby, self._keys.top, self._keys.log]
+        arguments = [self.holder, self._ms, dead, int(announce), int(new)]
+        held = self._client.eval(scripts.ACQUIRE, len(keys), *keys, *arguments)
+        return None if held is None else held.decode()

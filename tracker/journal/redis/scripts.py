@@ -3,7 +3,7 @@
     PREFIX:log       stream; the entry TERM-NUMBER is a group whose last record is NUMBER, TERM-0 a claim
     PREFIX:top       hash: id of the newest entry, last: the number of the newest record, who: TERM OWNER,
                      lost and floor: see `NOTE_LOSS`, accepted: TERM-NUMBER of the last loss that was accepted,
-                     by: who as the newest group was written
+                     by: who as the newest group was written, free: whether its last owner has given the lease back
     PREFIX:lease     who may claim the log, for a while
     PREFIX:standby   who follows the log and waits for the lease
     PREFIX:snapshots hash: TERM-NUMBER of each snapshot and its description
@@ -18,31 +18,34 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Keys: lease, standby. Arguments: holder, milliseconds, a holder that is known to be dead, whether this one is noted
-#: as the standby if it does not get the lease. Returns another holder, or nothing.
+#: Keys: lease, standby, top, log. Arguments: holder, milliseconds, a holder that is known to be dead, whether this one
+#: is noted as the standby if it does not get the lease, whether it has only come: then it leaves a lease that nobody
+#: gave back to those who have followed the log. Returns another holder (empty: none is known), or nothing.
 ACQUIRE: Final = """
 local held = redis.call('GET', KEYS[1])
 if held and held ~= ARGV[1] and held ~= ARGV[3] then
   if ARGV[4] == '1' then redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2]) end
   return held
 end
+local free = redis.call('HGET', KEYS[3], 'free') or redis.call('EXISTS', KEYS[4]) == 0
+if not held and ARGV[5] == '1' and not free then return '' end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
 return false
 """
 
-#: Keys: lease, standby. Arguments: holder, milliseconds. Gives the lease to the standby; without one, to anybody.
-HAND_OVER: Final = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return end
-local standby = redis.call('GET', KEYS[2])
-if standby then redis.call('SET', KEYS[1], standby, 'PX', ARGV[2]) else redis.call('DEL', KEYS[1]) end
-"""
-
-#: Keys: lease, standby. Arguments: holder.
+#: Keys: lease, standby, top. Arguments: holder, milliseconds, whether a standby gets the lease; else anybody may.
 LET_GO: Final = """
-for _, key in ipairs(KEYS) do
-  if redis.call('GET', key) == ARGV[1] then redis.call('DEL', key) end
+local standby = redis.call('GET', KEYS[2])
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  if standby and ARGV[3] == '1' then
+    redis.call('SET', KEYS[1], standby, 'PX', ARGV[2])
+  else
+    redis.call('DEL', KEYS[1])
+    if redis.call('EXISTS', KEYS[3]) == 1 then redis.call('HSET', KEYS[3], 'free', '1') end
+  end
 end
+if standby == ARGV[1] then redis.call('DEL', KEYS[2]) end
 """
 
 #: Keys: lease, top, log. Arguments: holder, milliseconds, term. Returns the newest entry, the newest record, what was
@@ -119,6 +122,7 @@ local base = ARGV[2] ~= '' and ARGV[2] or last
 local claim = string.format('%d-0', math.max(term(top[1]), tonumber(top[6] or '0')) + 1)
 redis.call('XADD', KEYS[1], claim, 'base', base, 'who', ARGV[1])
 redis.call('HSET', KEYS[2], 'id', claim, 'last', base, 'who', string.format('%d %s', term(claim), ARGV[1]))
+redis.call('HDEL', KEYS[2], 'free')
 if tonumber(base) < tonumber(last) and not top[3] then redis.call('HSET', KEYS[2], 'lost', last) end
 local lost = math.max(tonumber(top[3] or '0'), tonumber(last))
 if ARGV[3] == '1' and lost > tonumber(base) then
