@@ -51,7 +51,7 @@ class Sqlite:
         self._lost = False
         self._owner: tuple[Process, int] | None = None
         self._kept: list[sqlite3.Connection] = []  # of those that must not be closed before their process ends
-        self._opened: list[sqlite3.Connection] = []
+        self._opened: list[tuple[Process, _Connection]] = []
         (base / "0").mkdir(parents=True)
         self._now = base / "now"
         self._now.symlink_to("0")
@@ -107,7 +107,7 @@ class Sqlite:
 
     def close(self) -> None:
         """Give back what those that have ended had open."""
-        for connection in self._opened:
+        for _, connection in self._opened:
             connection.close()
         for name in os.listdir("/proc/self/fd"):
             file = f"/proc/self/fd/{name}"
@@ -116,7 +116,8 @@ class Sqlite:
         shutil.rmtree(self._base)
 
     def _died(self, process: Process) -> None:
-        if self._kept if self._owner is None else self._owner[0] is process:
+        opened = any(each is process and not connection.closed for each, connection in self._opened)
+        if self._kept or opened if self._owner is None else self._owner[0] is process:
             self._kept.clear()
             lost = self._lost
             self.put_back(self.copy())
@@ -170,8 +171,9 @@ class Sqlite:
 
     def _connect(self, *arguments: Any, **options: Any) -> _Connection:
         connection = sqlite3.connect(*arguments, **{**options, "check_same_thread": False})
-        self._opened.append(connection)
-        return _Connection(connection, self._execute(connection))
+        found = _Connection(connection, self._execute(connection))
+        self._opened.append((self._schedule.process, found))
+        return found
 
     def _execute(self, connection: sqlite3.Connection) -> Callable[..., Any]:
         def execute(sql: str, *values: Any) -> Any:
@@ -210,6 +212,8 @@ class _Connection:
     def __init__(self, connection: sqlite3.Connection, execute: Callable[..., Any]) -> None:
         self._connection = connection
         self.execute = execute
+        self.closed = False
 
     def close(self) -> None:
         self._connection.close()
+        self.closed = True

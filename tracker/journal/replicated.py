@@ -30,6 +30,7 @@ from .interface import (
     JournalLockedError,
     JournalLossError,
     LeftOut,
+    LostTrackError,
     Place,
     Record,
     Recovery,
@@ -478,6 +479,7 @@ class LogFollowing(ABC):
         self._groups: deque[Group] = deque()  # that were read, and not replayed yet
         self._look_left_out = look_left_out
         self._left_out: frozenset[LeftOut] | None = None  # None: to be read again
+        self._known_left_out: frozenset[LeftOut] | None = None  # when it was read last
 
     @abstractmethod
     def _read(self) -> Iterator[Group]:
@@ -491,7 +493,7 @@ class LogFollowing(ABC):
         try:
             for group in self._read():
                 if self._left_out is None:
-                    self._left_out = self._look_left_out()
+                    self._left_out = self._read_left_out()
                 self._groups.append(group)
                 while len(self._groups) > _HELD_BACK:
                     oldest = self._groups.popleft()
@@ -502,6 +504,15 @@ class LogFollowing(ABC):
                     self.place = Place(oldest.entry, number)
         except self.failures as error:
             raise JournalError(f"the log cannot be read: {error}") from error
+
+    def _read_left_out(self) -> frozenset[LeftOut]:
+        """Read which records are left out; one that was replayed before it was left out cannot be taken back."""
+        found = self._look_left_out()
+        new = frozenset() if self._known_left_out is None else found - self._known_left_out
+        if replayed := sorted(each.number for each in new if each.number <= self.place.number):
+            raise LostTrackError(f"record {replayed[0]} has been left out since it was read")
+        self._known_left_out = found
+        return found
 
 
 # -------------------------------------------------------------------- who holds a journal
