@@ -503,7 +503,7 @@ def test_a_standby_leaves_out_what_was_set_aside(directory: Place) -> None:
     waiting.close()
 
 
-def test_a_standby_begins_again_where_what_it_has_replayed_is_set_aside(directory: Place) -> None:
+def test_a_standby_begins_again_where_a_replayed_record_is_set_aside(directory: Place) -> None:
     leader, _, _ = opened(directory.address())
     told = records(6)
     for record in told[:5]:

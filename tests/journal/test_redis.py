@@ -245,7 +245,7 @@ def test_a_writer_that_slept_through_its_lease_writes_nothing_more(server: Redis
     journal.close()
 
 
-def test_a_newcomer_leaves_a_lease_that_ran_out_to_those_who_have_followed(server: RedisServer) -> None:
+def test_a_newcomer_leaves_a_lease_that_ran_out_to_a_standby(server: RedisServer) -> None:
     """They know what an older log lacks, and it does not."""
     journal, _, _ = opened(server.address())
     journal.append(records(1))
@@ -448,7 +448,7 @@ def test_a_standby_leaves_out_what_was_set_aside(server: RedisServer) -> None:
     standby.close()
 
 
-def test_a_standby_begins_again_where_what_it_has_replayed_is_set_aside(server: RedisServer) -> None:
+def test_a_standby_begins_again_where_a_replayed_record_is_set_aside(server: RedisServer) -> None:
     leader, _, _ = opened(server.address())
     told = records(6)
     for record in told[:5]:
