@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +26,87 @@ from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Ability, Substream
 
 ReadFiles: TypeAlias = Callable[[list[str]], DataFrame]
+HowManyParts: TypeAlias = int | str | Sequence[str] | None
+
+
+class Portion(NamedTuple):
+    """Counts that a place has.
+
+    Attributes:
+        counts: the rows of each substream.
+        part: whose they are, if a load comes in parts.
+        parts: how many parts there are, if the place has that.
+        files: those that it names; two portions of a part that differ in them are not the same.
+    """
+
+    counts: Mapping[Substream, int]
+    part: str = ""
+    parts: int = 0
+    files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts in which a load comes, such as one of each host: its substream is closed when all of them are there.
+
+    Args:
+        part: the field, or column of a path, that names the part; None: a load is one part.
+        all: how many parts there are, their names, or the field that has the number.
+        front: the kind of front, for messages.
+
+    Raises:
+        UsageError: one was given without the other, there are none, or a name is there twice.
+    """
+
+    part: str | None
+    all: HowManyParts
+    front: str
+
+    def __post_init__(self) -> None:
+        few = self.all < 1 if isinstance(self.all, int) else self.all is not None and not len(self.all)
+        twice = isinstance(self.all, Sequence) and not isinstance(self.all, str) and len({*self.all}) < len(self.all)
+        if (self.part is None) != (self.all is None) or few or twice:
+            raise UsageError(
+                f"{self.front}: give part='host', which names a part, and parts= together: how many there are, a list "
+                "of their names, or the field that has the number"
+            )
+
+    @property
+    def keys(self) -> list[str]:
+        """The fields that have the part, and how many there are."""
+        return [key for key in (self.part, self.all) if isinstance(key, str)]
+
+    def of(self, values: Mapping[str, Any]) -> tuple[str, int]:
+        """Return the part that an entry is of, and how many it names.
+
+        Raises:
+            UsageError: it is none of them, or the number is none.
+        """
+        part = "" if self.part is None else str(values[self.part])
+        if isinstance(self.all, str):
+            try:
+                return part, int(values[self.all])
+            except ValueError as error:
+                raise UsageError(f"{self.front}: parts={self.all!r} is {values[self.all]!r}: write a number") from error
+        if isinstance(self.all, Sequence) and part not in [str(each) for each in self.all]:
+            raise UsageError(
+                f"{self.front}: part {part!r} is none of parts={[*self.all]}: add it there, and start the query again"
+            )
+        return part, 1 if self.all is None else self.all if isinstance(self.all, int) else len(self.all)
+
+    def are_all(self, substream: Substream, found: Mapping[str, Portion]) -> bool:
+        """Return whether all parts of a load are there.
+
+        Raises:
+            UsageError: there are more.
+        """
+        wanted = max(portion.parts for portion in found.values())
+        if len(found) > wanted:
+            raise UsageError(
+                f"{self.front}: {substream.name!r} of scope {substream.scope!r} has {len(found)} parts, "
+                f"{sorted(found)}, and was to have {wanted}: give parts= as many as there are"
+            )
+        return len(found) == wanted
 
 
 class ByFiles(ByCount):
@@ -44,6 +126,7 @@ class ByFiles(ByCount):
         self.when = when
         self.scope = scope
         self.read_files = read
+        self.parts = Parts(None, None, type(self).__name__)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
@@ -73,8 +156,8 @@ class ByFiles(ByCount):
 
     @property
     def keys(self) -> list[str]:
-        """The columns or fields that have the scope, and the name or time."""
-        return [key for key in (self.scope, self.when) if key is not None]
+        """The columns or fields that have the scope, the name or time, and the part."""
+        return [key for key in (self.scope, self.when, *self.parts.keys) if key is not None]
 
     def rows_in(self, files: list[str]) -> int:
         """Return how many rows files have.
@@ -108,7 +191,7 @@ class LiveFiles(LiveCounts):
     def __init__(self, front: ByCount, spark: SparkSession) -> None:
         super().__init__(front, spark)
         self._checkpoint: Folder | None = None  # of the query that reads its source
-        self._places: dict[str, dict[Substream, int]] = {}
+        self._places: dict[str, Sequence[Portion]] = {}
         self._changed = False
 
     def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:
@@ -119,7 +202,7 @@ class LiveFiles(LiveCounts):
         assert self._checkpoint is not None, "a query looks"
         there = self.visit(FilesRead(self._checkpoint))
         # What was found where nothing is any more is forgotten, as when another place has come instead.
-        self._places = {place: counts for place, counts in self._places.items() if place in there}
+        self._places = {place: portions for place, portions in self._places.items() if place in there}
         return Found(self._all()) if self._changed else None
 
     @abstractmethod
@@ -133,31 +216,36 @@ class LiveFiles(LiveCounts):
             All places that are there.
         """
 
-    def put(self, place: str, counts: dict[Substream, int]) -> None:
+    def put(self, place: str, portions: Sequence[Portion]) -> None:
         """Keep what is in a place now."""
-        self._places[place] = counts
+        self._places[place] = portions
         self._changed = True
 
     def _all(self) -> dict[Substream, int]:
-        """Return the counts of all places.
+        """Return the counts of the substreams of which all parts are there.
 
         Raises:
-            UsageError: two places have one substream, so nobody can tell whether there are others.
+            UsageError: two places have one part of a substream, so nobody can tell whether there are others.
         """
-        places: dict[Substream, str] = {}
-        counts: dict[Substream, int] = {}
-        for place, found in self._places.items():
-            for substream, count in found.items():
-                if substream in places:
-                    raise UsageError(
-                        f"{self.front!r}: {places[substream]} and {place} are both of {substream.name!r} of scope "
-                        f"{substream.scope!r}, so it is not certain when all of it is there: give each substream one "
-                        "place, or windows that are as short"
-                    )
-                places[substream] = place
-                counts[substream] = count
+        places: dict[tuple[Substream, str], str] = {}
+        found: dict[Substream, dict[str, Portion]] = {}
+        for place, portions in self._places.items():
+            for portion in portions:
+                for substream, count in portion.counts.items():
+                    parts = found.setdefault(substream, {})
+                    before = parts.setdefault(portion.part, portion)
+                    first = places.setdefault((substream, portion.part), place)
+                    is_copy = portion.part and (before.counts[substream], before.files) == (count, portion.files)
+                    if before is not portion and not is_copy:
+                        part = f"part {portion.part!r} of " if portion.part else ""
+                        raise UsageError(
+                            f"{self.front!r}: {first} and {place} are both of {part}{substream.name!r} of scope "
+                            f"{substream.scope!r}, so it is not certain when all of it is there: give each substream "
+                            "one place, its parts with part= and parts=, or windows that are as short"
+                        )
+        whole = {each: parts for each, parts in found.items() if self.front.parts.are_all(each, parts)}
         self._changed = False
-        return counts
+        return {each: sum(portion.counts[each] for portion in parts.values()) for each, parts in whole.items()}
 
 
 def reason_of(replaced: Sequence[str], place: str) -> str:

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow.parquet as pq
@@ -18,11 +18,11 @@ from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import LiveCounts
 from spark_client.fronts.front import SourceRows
-from spark_client.fronts.load_files import ByFiles, LiveFiles, ReadFiles, reason_of
+from spark_client.fronts.load_files import ByFiles, HowManyParts, LiveFiles, Parts, Portion, ReadFiles, reason_of
 from spark_client.fronts.timetable import count_of
 from spark_client.spark_internals.checkpoints import FilesRead
 from spark_client.storage.directories import local_pattern
-from spark_client.windows.substreams import Ability, Substream
+from spark_client.windows.substreams import Ability
 
 _log = logging.getLogger("spark_client")
 
@@ -45,6 +45,9 @@ class Manifests(ByFiles):
         rows: the field that has the number of rows.
         files: the field that has files: paths relative to the manifest, ``file:`` URIs, or with `read` any that Spark
             opens. Used where ``rows`` is missing.
+        part: the field that names the part of a load which an entry is of, such as the host that wrote the manifest.
+        parts: how many parts a load has, their names, or the field that has the number. A substream is closed when
+            all of them are there. A part that comes twice alike is one.
         read: makes a DataFrame of files, to count their rows as the stream has them. None: they are Parquet or ORC,
             whose footers have it.
         revise: another count than before takes its place, while the substream is open; without, it is refused.
@@ -64,6 +67,8 @@ class Manifests(ByFiles):
         *,
         rows: str = "rows",
         files: str = "files",
+        part: str | None = None,
+        parts: HowManyParts = None,
         read: ReadFiles | None = None,
         revise: bool = False,
         refresh: float = 1.0,
@@ -71,6 +76,9 @@ class Manifests(ByFiles):
         super().__init__(path, when, scope, read, revise, refresh)
         self.rows = rows
         self.files = files
+        self.parts = Parts(part, parts, type(self).__name__)
+        if when is None and part is not None:
+            raise UsageError(f"{self!r}: a manifest's name has no part: give when='field' of the entries")
         if os.path.splitext(self.path)[1] not in (".json", ".jsonl", ".csv", ".parquet"):
             raise UsageError(
                 f"Manifests: {self.path!r}: give the pattern of files whose names end in .json, .jsonl, .csv or "
@@ -111,20 +119,20 @@ class _LiveManifests(LiveFiles):
             version = status.st_mtime_ns, status.st_size
             if self._versions.get(place) == version:
                 continue
-            counts, files = self._counts(place)
+            portions = self._portions(place)
             self._versions[place] = version
-            if replaced := read.replaced(file for file in files if os.path.exists(file)):
+            if replaced := read.replaced(file for each in portions for file in each.files if os.path.exists(file)):
                 _log.warning("%r: %s", self.front, reason_of(replaced, f"manifest {place}"))
-                counts = {}
-            self.put(place, counts)
+                portions = []
+            self.put(place, portions)
         self._versions = {place: version for place, version in self._versions.items() if place in places}
         return places
 
-    def _counts(self, place: str) -> tuple[dict[Substream, int], list[str]]:
-        """Read a manifest: its counts, and the files that it names."""
+    def _portions(self, place: str) -> list[Portion]:
+        """Read a manifest: its counts by part, and the files that it names."""
         front = self.front
-        named: list[str] = []
-        rows = []
+        named: dict[tuple[str, int], set[str]] = {}
+        rows: dict[tuple[str, int], list[Sequence[Any]]] = {}
         for entry in _entries(place):
             if missing := [key for key in front.keys if entry.get(key) in (None, "")]:
                 raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}, which the front names: {entry}")
@@ -138,14 +146,18 @@ class _LiveManifests(LiveFiles):
             files = [self._file(place, name) for name in names if _is_local(name) or not counted]
             if not counted:
                 count = front.rows_in(files)
-            named += files
-            rows.append(front.row(entry, count))
+            part = front.parts.of(entry)
+            named.setdefault(part, set()).update(files)
+            rows.setdefault(part, []).append(front.row(entry, count))
         if front.when is None:
             if not rows:  # it may be half of one, which is read again
                 raise ValueError(f'manifest {place} has no entry: write {{"{front.rows}": 0}} if its load has no rows')
             name = front.rule.when_of(os.path.splitext(os.path.basename(place))[0], repr(front))
-            rows = [[name, sum(row[-1] for row in rows)]]
-        return timetable.added_up(self._spark, rows, front.rule), named
+            rows = {part: [[name, sum(row[-1] for row in found)]] for part, found in rows.items()}
+        return [
+            Portion(timetable.added_up(self._spark, found, front.rule), *part, frozenset(named[part]))
+            for part, found in rows.items()
+        ]
 
     def _file(self, place: str, name: str) -> str:
         """Return a file that a manifest names: by its path, from the manifest's on, or by a URI."""

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import LiveCounts
-from spark_client.fronts.load_files import ByFiles, LiveFiles, ReadFiles, reason_of
+from spark_client.fronts.load_files import ByFiles, HowManyParts, LiveFiles, Parts, Portion, ReadFiles, reason_of
 from spark_client.spark_internals.checkpoints import FilesRead
 from spark_client.storage.directories import local_path
 
@@ -36,6 +36,10 @@ class SuccessMarkers(ByFiles):
         when: the column of the path (``dt``) that names the substream, or a time in its window: a date where windows
             are days, or a time in ISO 8601.
         scope: the column of the path that has the scope, if the source has one.
+        part: the column of the path that names the part of a load, such as the host that writes it: each part has a
+            directory, and a marker.
+        parts: how many parts a load has, their names, or the column of the path that has the number. A substream is
+            closed when all of them have their marker.
         marker: the marker's name.
         read: makes a DataFrame of a directory's files, to count its rows as the stream has them:
             ``lambda files: spark.read.schema(S).json(files)``. None: files are Parquet or ORC, whose footers have it.
@@ -56,6 +60,8 @@ class SuccessMarkers(ByFiles):
         when: str,
         scope: str | None = None,
         *,
+        part: str | None = None,
+        parts: HowManyParts = None,
         marker: str = "_SUCCESS",
         read: ReadFiles | None = None,
         empty: bool = False,
@@ -68,6 +74,7 @@ class SuccessMarkers(ByFiles):
                 f"SuccessMarkers: marker={marker!r}: give the name of a file that begins with _ or ., which Spark does "
                 "not read as data"
             )
+        self.parts = Parts(part, parts, type(self).__name__)
         self.marker = marker
         self.empty = empty
 
@@ -122,7 +129,7 @@ class _LiveMarkers(LiveFiles):
             row = self.front.row(values, self.front.rows_in([*files]))
             if (_changed(marker), _versions(directory)) != (written, files):
                 continue  # files come or go: the next look counts them
-            self.put(directory, timetable.read(self._spark, [row], self._rule))
+            self.put(directory, [Portion(timetable.read(self._spark, [row], self._rule), *self.front.parts.of(values))])
             self._markers[directory] = written
         self._markers = {directory: written for directory, written in self._markers.items() if directory in marked}
         return marked

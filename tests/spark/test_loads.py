@@ -234,6 +234,23 @@ def test_a_manifest_and_a_control_table_end_what_they_count(
         }
 
 
+def test_parts_of_three_hosts_end_an_hour_over_a_restart(
+    spark: SparkSession, tracker: Server, job: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "in" / "shop=berlin" / "load=07"
+    front = SuccessMarkers(tmp_path / "in", "load", "shop", part="host", parts=["a", "b", "c"], refresh=0.05)
+    for rows, host in enumerate("ab", 1):
+        load(place / f"host={host}", "1", rows, marker=True)
+        with by_load(spark, tracker.address, job, tmp_path, front) as tracking:
+            tracking.process_all_available()
+            assert out(spark, tmp_path) == []
+    with by_load(spark, tracker.address, job, tmp_path, front) as tracking:
+        load(place / "host=c", "1", 3, marker=True)
+        soon(lambda: ended(tracking) == {"berlin/07"} or tracking.check())
+        tracking.process_all_available()
+    assert out(spark, tmp_path) == of_batch(spark, tmp_path, "berlin/07") != []
+
+
 # ---------------------------------------------------------------- what is found, without Spark
 
 
@@ -374,6 +391,65 @@ def test_manifests_of_each_format_add_up_entries_of_a_substream(tmp_path: Path, 
     look = found(Manifests(tmp_path / f"*{Path(name).suffix}", "d", "s", rows="n"), NAMED)
     assert look() == {"a/1": 5, "b/2": 0}
     assert look() == {}
+
+
+HOURS = Named("hour")
+
+
+def manifest(directory: Path, name: str, host: str, rows: int, **more: Any) -> None:
+    (directory / f"{name}.json").write_text(json.dumps({"hour": "07", "host": host, "rows": rows, **more}))
+
+
+@pytest.mark.parametrize("parts", [3, ["h1", "h2", "h3"], ("h3", "h2", "h1"), "hosts"])
+def test_a_load_is_whole_when_all_its_parts_have_a_manifest(tmp_path: Path, parts: Any) -> None:
+    look = found(Manifests(tmp_path / "*.json", "hour", part="host", parts=parts), HOURS)
+    for number in (1, 2, 3):
+        assert look() == {}
+        manifest(tmp_path, f"of{number}", f"h{number}", number, hosts=3)
+    manifest(tmp_path, "again", "h2", 2, hosts="3")
+    assert look() == {"07": 6}
+    assert look() == {}
+
+
+def test_parts_may_share_a_manifest_and_have_no_rows(tmp_path: Path) -> None:
+    entries = [{"hour": "07", "host": host, "rows": rows} for host, rows in (("h1", 2), ("h2", 0), ("h1", 3))]
+    (tmp_path / "all.json").write_text(json.dumps(entries))
+    assert found(Manifests(tmp_path / "*.json", "hour", part="host", parts=2), HOURS)() == {"07": 5}
+
+
+def test_the_greatest_number_of_parts_that_a_manifest_names_is_waited_for(tmp_path: Path) -> None:
+    """So a host that has been added is waited for as soon as one of the others knows."""
+    look = found(Manifests(tmp_path / "*.json", "hour", part="host", parts="hosts"), HOURS)
+    manifest(tmp_path, "h1", "h1", 1, hosts=2)
+    manifest(tmp_path, "h2", "h2", 1, hosts=3)
+    assert look() == {}
+    manifest(tmp_path, "h3", "h3", 1, hosts=3)
+    assert look() == {"07": 3}
+
+
+def test_parts_that_contradict_one_another_are_refused(tmp_path: Path) -> None:
+    def front(parts: Any) -> Manifests:
+        return Manifests(tmp_path / "*.json", "hour", part="host", parts=parts)
+
+    manifest(tmp_path, "a", "h1", 1, n="many")
+    refusing(found(front("n"), HOURS), "write a number")
+    manifest(tmp_path, "b", "h1", 2, n=2)
+    refusing(found(front(2), HOURS), r"a.json and .*b.json are both of part 'h1' of '07'")
+    manifest(tmp_path, "b", "h1", 1, files=["x.parquet"])
+    refusing(found(front(2), HOURS), "are both of part 'h1'")
+    manifest(tmp_path, "b", "h4", 1)
+    refusing(found(front(["h1", "h2"]), HOURS), "part 'h4' is none of parts=")
+    manifest(tmp_path, "c", "h5", 1)
+    refusing(found(front(2), HOURS), r"has 3 parts, \['h1', 'h4', 'h5'\], and was to have 2")
+
+
+def test_a_directory_of_each_part_has_a_marker(tmp_path: Path) -> None:
+    look = found(SuccessMarkers(tmp_path, "day", part="host", parts=["a", "b"]), DAYS)
+    load(tmp_path / "day=2026-03-01" / "host=a", "1", 2, marker=True)
+    load(tmp_path / "day=2026-03-01" / "host=b", "1", 3)
+    assert look() == {}
+    (tmp_path / "day=2026-03-01" / "host=b" / "_SUCCESS").touch()
+    assert look() == {"2026-03-01": 5}
 
 
 def refusing(look: Callable[[], object], message: str) -> None:
@@ -532,6 +608,10 @@ def test_a_control_table_is_read_after_its_time_of_completeness(tmp_path: Path) 
         (lambda: Manifests("/in/manifests"), "pattern of files"),
         (lambda: ControlTable("dsn", "select 1"), "makes a connection"),  # type: ignore[arg-type]
         (lambda: SuccessMarkers("/in", "dt", refresh=0), "above zero"),
+        (lambda: SuccessMarkers("/in", "dt", part="host"), "parts= together"),
+        (lambda: Manifests("/in/*.json", "hour", part="host", parts=0), "parts= together"),
+        (lambda: Manifests("/in/*.json", "hour", part="host", parts=["a", "a"]), "parts= together"),
+        (lambda: Manifests("/in/*.json", part="host", parts=2), "give when='field'"),
         (lambda: found(SuccessMarkers("/in", "dt", "shop"), DAYS), "this front has a scope, and the source has none"),
         (lambda: found(SuccessMarkers("/in", "dt"), NAMED), "the source has a scope, and this front has none"),
         (lambda: found(SuccessMarkers("s3://in", "dt"), DAYS), "file system"),
