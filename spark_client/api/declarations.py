@@ -125,6 +125,8 @@ class Declarations:
         )
         chosen.bind(SourceRows(segment, df, rule, scope_of, rule.plain(key_of), declared.time))
         self._graph.declare_fronts(chosen.names, segment)
+        if chosen.scope_idle_after is not None:
+            self._graph.declare_idle(chosen.scope_idle_after, repr(chosen))
         chosen.live(self._tracking.spark)  # refuses here what it could not look for when the query starts
         reader = SourceReader(df, origin)
         return TrackedStream(self._tracking, Readable(Stream(origin), reader.native(), reader))

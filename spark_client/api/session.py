@@ -182,9 +182,8 @@ class Tracking:
         self._retry_for = retry_for
         self._graph = JobGraph(segments, fronts)
         lengths = _lengths(spark, stall_after=stall_after, expire_after=expire_after, idle_after=idle_after)
-        lengths |= _lengths(
-            spark, deadline=deadline, threshold_after=threshold_after, scope_idle_after=scope_idle_after
-        )
+        lengths |= _lengths(spark, deadline=deadline, threshold_after=threshold_after)
+        self._graph.scope_idle_after = _lengths(spark, scope_idle_after=scope_idle_after)["scope_idle_after"]
         lengths |= _lengths(spark, retention=retention, remember=remember)
         chosen = {"ordering": ordering, "progress": progress, "threshold": threshold}
         rules = {**lengths, **chosen, "deadline_by_event_time": deadline_by_event_time}

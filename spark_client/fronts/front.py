@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -152,6 +152,7 @@ class Front:
         automatic: whether it promises anything before it is finished.
         counts: whether its promises are about how many rows there are, so that all have to be counted by substream.
         refresh: seconds between two looks at where its promises come from; None: at nothing but rows.
+        scope_idle_after: after how long a scope that is silent while others go on is not waited for; None: never.
         after_runs: whether it promises when a run with ``trigger(availableNow=True)`` has read all, and not before.
         trusts: words on what has to be true for its ends to be the user's, for receipts.
     """
@@ -161,6 +162,7 @@ class Front:
     automatic = True
     counts = False
     refresh: float | None = None
+    scope_idle_after: timedelta | None = None
     after_runs = False
     trusts = ""
 

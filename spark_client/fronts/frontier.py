@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -71,6 +72,8 @@ class BoundedOutOfOrderness(Front):
         ahead: how far beyond the machine's clock a row's time may be. One that is further ahead moves no promise, so a
             wrong clock at one device makes no honest row late: the row counts in its own window, which ends when other
             rows get there. None: every row moves it, as where times are scheduled ones.
+        idle_after: with `per_scope`: a scope of which nothing has come for so long, while others went on, is not waited
+            for: its open windows end as ``IDLE``. A rule of the job, as ``Tracking(scope_idle_after=)``. None: never.
 
     >>> BoundedOutOfOrderness("10 minutes", partition="partition", partitions=4).names      # doctest: +SKIP
     ['flights/0', 'flights/1', 'flights/2', 'flights/3']
@@ -87,11 +90,15 @@ class BoundedOutOfOrderness(Front):
         per_scope: bool = False,
         each: Literal["batch", "run"] = "batch",
         ahead: Duration | None = "5 minutes",
+        idle_after: Duration | None = None,
     ) -> None:
         self._allowed = allowed_delay
         self._delay = 0
         self._partitions = Partitions(partition, partitions, "Frontier")
         self._per_scope = per_scope
+        self._idle_after = idle_after
+        if idle_after is not None and not per_scope:
+            raise UsageError("Frontier: idle_after= is for scopes: give per_scope=True, or Tracking(idle_after=)")
         self._ahead = ahead
         check_choice("Frontier: each", each, "batch", "run")
         self.after_runs = each == "run"
@@ -102,7 +109,8 @@ class BoundedOutOfOrderness(Front):
         each = ", each='run'" if self.after_runs else ""
         ahead = "" if self._ahead == "5 minutes" else f", ahead={self._ahead!r}"
         partitions = f"partitions={self._partitions.number}"
-        return f"Frontier({self._allowed!r}, {partitions}, per_scope={self._per_scope}{each}{ahead})"
+        idle = "" if self._idle_after is None else f", idle_after={self._idle_after!r}"
+        return f"Frontier({self._allowed!r}, {partitions}, per_scope={self._per_scope}{idle}{each}{ahead})"
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
@@ -111,6 +119,9 @@ class BoundedOutOfOrderness(Front):
         self._per_scope = self._per_scope and source.rule.scope is not None  # without scopes there is one
         self.moves_progress = not self._per_scope and not self.after_runs
         self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, "Frontier's delay")
+        if self._idle_after is not None:
+            idle = durations.length(source.rows.sparkSession, self._idle_after, "Frontier's idle_after")
+            self.scope_idle_after = timedelta(microseconds=idle)
         self._time = source.rule.micros(source.time)
         if self._ahead is not None:
             far = durations.not_negative(source.rows.sparkSession, self._ahead, "Frontier's ahead")

@@ -79,6 +79,7 @@ class Definition:
                 segments=self._graph.segments,
                 fronts=self._graph.fronts(),
                 state_segments=self._graph.states(),
+                scope_idle_after=self._graph.scope_idle_after,
                 committed_ends=COMMITTED_ENDS in info.features,  # an earlier tracker cannot hold others to it
                 **self._rules,
             )

@@ -191,7 +191,7 @@ def test_a_silent_scope_is_not_waited_for_and_others_are() -> None:
         job(scope_idle_after=8 * SECOND),
         start("p1"),
         report("p1", 0, "u0", quiet, commit=True),
-        tick(7),
+        tick(8),
         report("p1", 1, "u1", element("x", scope="awake"), commit=True),
     ]
     assert last_of(*lines, tick(1))[1] == [ended("IDLE"), ended("IDLE", "next", END + 10)]
@@ -199,14 +199,23 @@ def test_a_silent_scope_is_not_waited_for_and_others_are() -> None:
     assert last_of(*lines, tick(1), back) == ({"outcome": "APPLIED"}, [])
 
 
+def test_a_job_that_is_silent_as_a_whole_has_no_silent_scope() -> None:
+    both = [*element(), *element("x", scope="other")]
+    lines = [job(scope_idle_after=8 * SECOND), start("p1"), report("p1", 0, "u0", both, commit=True)]
+    assert last_of(*lines, tick(HOUR)) == ({}, [])
+
+
 def test_one_open_window_keeps_its_scope_awake() -> None:
     lines = [job(scope_idle_after=8 * SECOND), start("p1"), report("p1", 0, "u0", element(), commit=True), tick(7)]
-    assert last_of(*lines, report("p1", 1, "u1", element("next"), commit=True), tick(7)) == ({}, [])
+    awake = [*element("next"), *element("x", scope="awake")]
+    lines += [report("p1", 1, "u1", awake[:2], commit=True), tick(7)]
+    assert last_of(*lines, report("p1", 2, "u2", awake[2:], commit=True), tick(1)) == ({}, [])
 
 
 def test_who_expects_more_of_a_silent_scope_waits() -> None:
     lines = [job(scope_idle_after=8 * SECOND), start("p1")]
-    assert last_of(*lines, report("p1", 0, "u0", element(), [expect(2)], commit=True), tick(HOUR)) == ({}, [])
+    lines += [report("p1", 0, "u0", element(), [expect(2)], commit=True), tick(HOUR)]
+    assert last_of(*lines, report("p1", 1, "u1", element("x", scope="awake"), commit=True), tick(1)) == ({}, [])
 
 
 def test_expiry_covers_what_is_expected_where_the_job_asks_for_it() -> None:
@@ -221,7 +230,11 @@ def test_nothing_is_given_up_in_a_hand_over(rule: dict[str, int]) -> None:
     lines = [job(**rule), start("p1"), report("p1", 0, "u0", element(), commit=True), HAND_OVER, close("p1")]
     assert last_of(*lines, tick(HOUR)) == ({}, [])
     goes_on = job(**rule) | {"deployment": "d2"}
-    assert last_of(*lines, goes_on, tick(2))[1] == [ended("DEADLINE" if "deadline" in rule else "IDLE")]
+    other = report("p2", 1, "u1", element("x", END + HOUR * 10**6, scope="awake"), commit=True)
+    lines += [goes_on, start("p2")]
+    if "scope_idle_after" in rule:
+        lines += [tick(2), other]
+    assert last_of(*lines, tick(2))[1] == [ended("DEADLINE" if "deadline" in rule else "IDLE")]
 
 
 @pytest.mark.parametrize("rules", [{"threshold_ppm": 5}, {"threshold_after": 5}, {"threshold_ppm": 1_000_001}])

@@ -1701,8 +1701,12 @@ class ReferenceTracker:
         )
 
     def _silent(self, job: Job, s: Substream, _: PromiseSet) -> bool:
-        last = max(other.changed for other in job.substreams.values() if other.known and other.scope == s.scope)
-        return self._due(last, job.spec.scope_idle_after) and not job.short(s)
+        if job.spec.scope_idle_after is None:
+            return False
+        known = [other for other in job.substreams.values() if other.known]
+        last = max(other.changed for other in known if other.scope == s.scope)
+        newest = max(other.changed for other in known)
+        return newest - last >= job.spec.scope_idle_after and not job.short(s)
 
     def _stall_and_expire(self, job: Job) -> None:
         if job.handed_over:

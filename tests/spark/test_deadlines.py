@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import RECEIPT_SCHEMA, Marks, Schedule, Tracking, session
+from spark_client import RECEIPT_SCHEMA, Frontier, Marks, Schedule, Tracking, UsageError, session
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.feed import START, Feed, row, rows_of
@@ -103,15 +104,63 @@ def test_nineteen_of_twenty_rows_are_enough(spark: SparkSession, feed: Feed, sta
 
 def test_a_tenant_that_fell_silent_is_released_and_goes_on(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     hourly = starts(Marks("is_last"), scope_idle_after="1 second")
-    feed.put(row(1, 5, "a"), row(2, 65, "a"))
+    feed.put(row(1, 5, "a"), row(2, 65, "a"), row(10, 5, "b"))
     hourly.tracking.process_all_available()
+    assert hourly.results(spark) == []
+    time.sleep(1.1)
+    feed.put(row(11, 6, "b"))  # it goes on
     idle = [("a", 0, 1, "idle"), ("a", 1, 1, "idle")]
     hourly.becomes(spark, *idle)
     feed.put(row(3, 70, "a"), row(4, 130, "a", last=True))
     hourly.tracking.process_all_available()
-    assert hourly.results(spark) == [*idle, ("a", 2, 1, "whole")]
+    assert [result for result in hourly.results(spark) if result[0] == "a"] == [*idle, ("a", 2, 1, "whole")]
     assert hourly.late() == 1
     hourly.tracking.stop()
+
+
+def test_a_device_that_fell_silent_does_not_keep_its_window(spark: SparkSession, feed: Feed, starts: Starts) -> None:
+    """Each has a clock of its own. The one that goes on waits for itself alone, also when the query starts again."""
+    front = Frontier("0 seconds", per_scope=True, idle_after="1 second")
+    hourly = starts(front)
+    feed.put(row(1, 5, "on"), row(2, 5, "off"))
+    hourly.tracking.process_all_available()
+    feed.put(row(3, 65, "on"), row(4, 65, "off"))
+    hourly.tracking.process_all_available()
+    assert hourly.results(spark) == [("off", 0, 1, "whole"), ("on", 0, 1, "whole")]
+    hourly.tracking.stop()
+    hourly = starts(front)
+    time.sleep(1.1)
+    feed.put(row(5, 125, "on"))
+    hourly.becomes(spark, ("off", 0, 1, "whole"), ("off", 1, 1, "idle"), ("on", 0, 1, "whole"), ("on", 1, 1, "whole"))
+    time.sleep(1.1)  # nobody goes on
+    hourly.tracking.process_all_available()
+    assert len(hourly.results(spark)) == 4
+    feed.put(row(6, 70, "off"), row(7, 126, "off"), row(8, 190, "off"))
+    hourly.tracking.process_all_available()
+    assert ("off", 2, 1, "whole") in hourly.results(spark)
+    assert hourly.late() == 1
+    hourly.tracking.stop()
+
+
+@pytest.mark.parametrize(
+    ("job", "first", "second"),
+    [("1 second", None, "2 seconds"), (None, "1 second", "2 seconds")],
+    ids=["job and front", "two fronts"],
+)
+def test_a_job_waits_for_silent_scopes_as_long_for_all_its_fronts(
+    spark: SparkSession, feed: Feed, job: str | None, first: str | None, second: str
+) -> None:
+    tracking = Tracking(spark, "silent", "127.0.0.1:1", scope_idle_after=job)
+    hours: Any = {"scope": "tenant", "window": ("ts", "1 hour")}
+    tracking.source(
+        feed.stream(spark), "a", front=Frontier("0 seconds", per_scope=True, idle_after=first or job), **hours
+    )
+    with pytest.raises(UsageError, match="give the same everywhere"):
+        tracking.source(
+            feed.stream(spark), "b", front=Frontier("0 seconds", per_scope=True, idle_after=second), **hours
+        )
+    with pytest.raises(UsageError, match="give per_scope=True"):
+        Frontier("0 seconds", idle_after="1 second")
 
 
 def test_a_session_that_a_deadline_has_ended_shows_it(spark: SparkSession, feed: Feed, starts: Starts) -> None:

@@ -86,8 +86,8 @@ class JobSpec(Shown):
         threshold: a share of the expected elements (above 0, up to 1) that is enough once nothing has come for
             `threshold_after`: such a substream ends as ``THRESHOLD``; None: all are waited for.
         threshold_after: how long nothing of the substream has to have changed; given with `threshold` only.
-        scope_idle_after: once nothing of a scope has come for so long, its open substreams end as ``IDLE``; None:
-            never.
+        scope_idle_after: once nothing of a scope has come for so long while other scopes went on, its open substreams
+            end as ``IDLE``; None: never.
         retention: how long ended substreams and events are kept; None: as long as the server likes.
         remember: how long the name of an ended substream is remembered, from its end on, so that what comes of it later
             is late and begins no second life; None: as long as there is the job.

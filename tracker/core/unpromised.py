@@ -1,5 +1,7 @@
 """Closing without a promise: by a deadline, once most of what is expected is there, and in a scope that fell silent.
 
+A scope is silent by the others' changes, not by the clock: where all are, it is the job that has an outage.
+
 They come with a `Tick`. A deadline is exact, since the least open end time is known; what counts from the last change
 is looked for a few times within its duration, so that a report pays nothing.
 """
@@ -120,7 +122,7 @@ def _of_silent_scopes(job: Job, silence: int) -> Rows:
     known, rows = accounts.in_use(int(KNOWN)), accounts.open_rows()
     last = np.full(len(accounts.scope_names), np.iinfo(np.int64).min)
     np.maximum.at(last, accounts.scope[known], accounts.changed[known])
-    rows = _waiting(job, rows[last[accounts.scope[rows]] <= job.now - silence])
+    rows = _waiting(job, rows[last[accounts.scope[rows]] <= last.max(initial=silence) - silence])
     if job.closing.expectations:
         rows = np.setdiff1d(rows, job.closing.expectations.missing(rows).rows)
     return rows

@@ -115,7 +115,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     THRESHOLD: _Reason.ValueType  # 5
     """As many of the expected elements as the job's `threshold_ppm` wants were sent, and no more came for a while."""
     IDLE: _Reason.ValueType  # 6
-    """Nothing of its scope came for the job's `scope_idle_after`."""
+    """Nothing of its scope came for the job's `scope_idle_after`, while other scopes went on."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason for the end of a substream."""
@@ -133,7 +133,7 @@ DEADLINE: Reason.ValueType  # 4
 THRESHOLD: Reason.ValueType  # 5
 """As many of the expected elements as the job's `threshold_ppm` wants were sent, and no more came for a while."""
 IDLE: Reason.ValueType  # 6
-"""Nothing of its scope came for the job's `scope_idle_after`."""
+"""Nothing of its scope came for the job's `scope_idle_after`, while other scopes went on."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _DrainState:
@@ -501,7 +501,9 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def scope_idle_after(self) -> _duration_pb2.Duration:
-        """After how long without a change the open substreams of a scope end, with the reason IDLE; absent: never."""
+        """After how long without a change, while other scopes went on, the open substreams of a scope end, with the reason
+        IDLE; absent: never.
+        """
 
     def __init__(
         self,
