@@ -123,6 +123,20 @@ def test_an_explanation_counts_in_the_trackers_time() -> None:
         assert "3h ago" in tracker.explain("shop", "berlin", "monday")
 
 
+def test_an_explanation_names_a_message_that_a_queue_has_redelivered(tracker: LocalTracker) -> None:
+    define(tracker.client)
+    report(tracker.client, sent("monday", 1), sent("monday", 2), closed("monday"))
+    for cook in ("ann", "bob"):
+        report(tracker.client, received("monday", 1), producer=cook)
+    swapped = tracker.explain("shop", "berlin", "monday")
+    assert "as many elements received as sent" in swapped
+    assert "one was received twice and another one not at all" in swapped
+    report(tracker.client, received("monday", 2), producer="cyd")
+    assert not tracker.client.list_events("shop").events, "two receipts of one do not stand for another"
+    assert "1 more received than sent" in tracker.explain("shop", "berlin", "monday")
+    assert "received twice, as when a queue redelivers it" in tracker.explain("shop", "berlin", "monday")
+
+
 def test_a_clock_does_not_go_back_and_has_a_time_zone() -> None:
     with pytest.raises(ValueError, match="cannot go back by 0:01:00"):
         ManualClock().advance(timedelta(minutes=-1))

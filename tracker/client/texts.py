@@ -169,13 +169,14 @@ def _account(segment: SegmentStatus) -> str | None:
         return f"segment {segment.segment!r}: {missing} in flight ({counts})"
     if missing < 0:
         return (
-            f"segment {segment.segment!r}: {-missing} more received than sent ({counts}): the sender's report is not "
-            "committed yet, or a sender does not report"
+            f"segment {segment.segment!r}: {-missing} more received than sent ({counts}): an element was received "
+            "twice, as when a queue redelivers it (its receiver has to drop the second copy by its label), or its "
+            "sender's report is not committed yet, or its sender does not report"
         )
     if segment.xor:
         return (
             f"segment {segment.segment!r}: as many elements received as sent, but not the same ones ({counts}): "
-            "sender and receiver label an element differently, or one element was lost and another one duplicated"
+            "sender and receiver label an element differently, or one was received twice and another one not at all"
         )
     return None
 
