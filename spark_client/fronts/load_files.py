@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple, TypeAlias
@@ -26,7 +26,7 @@ from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Ability, Substream
 
 ReadFiles: TypeAlias = Callable[[list[str]], DataFrame]
-HowManyParts: TypeAlias = int | str | Sequence[str] | None
+HowManyParts: TypeAlias = int | str | Collection[str] | None
 
 
 class Portion(NamedTuple):
@@ -64,7 +64,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         few = self.all < 1 if isinstance(self.all, int) else self.all is not None and not len(self.all)
-        twice = isinstance(self.all, Sequence) and not isinstance(self.all, str) and len({*self.all}) < len(self.all)
+        twice = isinstance(self.all, Collection) and not isinstance(self.all, str) and len({*self.all}) < len(self.all)
         if (self.part is None) != (self.all is None) or few or twice:
             raise UsageError(
                 f"{self.front}: give part='host', which names a part, and parts= together: how many there are, a list "
@@ -88,7 +88,7 @@ class Parts:
                 return part, int(values[self.all])
             except ValueError as error:
                 raise UsageError(f"{self.front}: parts={self.all!r} is {values[self.all]!r}: write a number") from error
-        if isinstance(self.all, Sequence) and part not in [str(each) for each in self.all]:
+        if isinstance(self.all, Collection) and part not in [str(each) for each in self.all]:
             raise UsageError(
                 f"{self.front}: part {part!r} is none of parts={[*self.all]}: add it there, and start the query again"
             )
