@@ -76,8 +76,12 @@ class Parts:
         """The fields that have the part, and how many there are."""
         return [key for key in (self.part, self.all) if isinstance(key, str)]
 
-    def of(self, values: Mapping[str, Any]) -> tuple[str, int]:
+    def of(self, values: Mapping[str, Any], place: str) -> tuple[str, int]:
         """Return the part that an entry is of, and how many it names.
+
+        Args:
+            values: the fields of the entry, or the columns of its path.
+            place: where the entry is, for messages.
 
         Raises:
             UsageError: it is none of them, or the number is none.
@@ -87,10 +91,11 @@ class Parts:
             try:
                 return part, int(values[self.all])
             except ValueError as error:
-                raise UsageError(f"{self.front}: parts={self.all!r} is {values[self.all]!r}: write a number") from error
+                raise UsageError(f"{place}: {self.all!r} is {values[self.all]!r}: write the number of parts") from error
         if isinstance(self.all, Collection) and part not in [str(each) for each in self.all]:
             raise UsageError(
-                f"{self.front}: part {part!r} is none of parts={[*self.all]}: add it there, and start the query again"
+                f"{place}: part {part!r} is none of {self.front}(parts={[*self.all]}): add it there, and start the "
+                "query again"
             )
         return part, 1 if self.all is None else self.all if isinstance(self.all, int) else len(self.all)
 

@@ -146,7 +146,7 @@ class _LiveManifests(LiveFiles):
             files = [self._file(place, name) for name in names if _is_local(name) or not counted]
             if not counted:
                 count = front.rows_in(files)
-            part = front.parts.of(entry)
+            part = front.parts.of(entry, f"manifest {place}")
             named.setdefault(part, set()).update(files)
             rows.setdefault(part, []).append(front.row(entry, count))
         if front.when is None:

@@ -129,7 +129,8 @@ class _LiveMarkers(LiveFiles):
             row = self.front.row(values, self.front.rows_in([*files]))
             if (_changed(marker), _versions(directory)) != (written, files):
                 continue  # files come or go: the next look counts them
-            self.put(directory, [Portion(timetable.read(self._spark, [row], self._rule), *self.front.parts.of(values))])
+            part = self.front.parts.of(values, directory)
+            self.put(directory, [Portion(timetable.read(self._spark, [row], self._rule), *part)])
             self._markers[directory] = written
         self._markers = {directory: written for directory, written in self._markers.items() if directory in marked}
         return marked

@@ -432,14 +432,14 @@ def test_parts_that_contradict_one_another_are_refused(tmp_path: Path) -> None:
         return Manifests(tmp_path / "*.json", "hour", part="host", parts=parts)
 
     manifest(tmp_path, "a", "h1", 1, n="many")
-    refusing(found(front("n"), HOURS), "write a number")
+    refusing(found(front("n"), HOURS), "a.json: 'n' is 'many': write the number of parts")
     manifest(tmp_path, "b", "h1", 2, n=2)
     refusing(found(front(2), HOURS), r"a.json and .*b.json are both of part 'h1' of '07'")
     manifest(tmp_path, "b", "h1", 1, files=["x.parquet"])
     refusing(found(front(2), HOURS), "are both of part 'h1'")
     manifest(tmp_path, "b", "h4", 1)
     for names in (["h1", "h2"], {"h1", "h2"}):
-        refusing(found(front(names), HOURS), "part 'h4' is none of parts=")
+        refusing(found(front(names), HOURS), r"b.json: part 'h4' is none of Manifests\(parts=")
     manifest(tmp_path, "c", "h5", 1)
     refusing(found(front(2), HOURS), r"has 3 parts, \['h1', 'h4', 'h5'\], and was to have 2")
 
