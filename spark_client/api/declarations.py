@@ -32,6 +32,7 @@ from spark_client.plan.sources import Source
 from spark_client.plan.streams import Stream
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
+from spark_client.runtime.definition import Definition
 from spark_client.runtime.observer import Observer
 from spark_client.spark_internals.columns import expression_form
 from spark_client.spark_internals.stores import folder_of
@@ -48,11 +49,13 @@ class Declarations:
     Args:
         tracking: starts what is made of them.
         graph: of the job, which they make.
+        definition: of the job, of which fronts ask for rules.
     """
 
-    def __init__(self, tracking: Starter, graph: JobGraph) -> None:
+    def __init__(self, tracking: Starter, graph: JobGraph, definition: Definition) -> None:
         self._tracking = tracking
         self._graph = graph
+        self._definition = definition
 
     def source(
         self,
@@ -126,7 +129,7 @@ class Declarations:
         chosen.bind(SourceRows(segment, df, rule, scope_of, rule.plain(key_of), declared.time))
         self._graph.declare_fronts(chosen.names, segment)
         if chosen.scope_idle_after is not None:
-            self._graph.declare_idle(chosen.scope_idle_after, repr(chosen))
+            self._definition.require_idle(chosen.scope_idle_after, repr(chosen))
         chosen.live(self._tracking.spark)  # refuses here what it could not look for when the query starts
         reader = SourceReader(df, origin)
         return TrackedStream(self._tracking, Readable(Stream(origin), reader.native(), reader))

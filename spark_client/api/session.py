@@ -182,8 +182,9 @@ class Tracking:
         self._retry_for = retry_for
         self._graph = JobGraph(segments, fronts)
         lengths = _lengths(spark, stall_after=stall_after, expire_after=expire_after, idle_after=idle_after)
-        lengths |= _lengths(spark, deadline=deadline, threshold_after=threshold_after)
-        self._graph.scope_idle_after = _lengths(spark, scope_idle_after=scope_idle_after)["scope_idle_after"]
+        lengths |= _lengths(
+            spark, deadline=deadline, threshold_after=threshold_after, scope_idle_after=scope_idle_after
+        )
         lengths |= _lengths(spark, retention=retention, remember=remember)
         chosen = {"ordering": ordering, "progress": progress, "threshold": threshold}
         rules = {**lengths, **chosen, "deadline_by_event_time": deadline_by_event_time}
@@ -192,7 +193,7 @@ class Tracking:
         settings = JobSettings(job, trackers, probe, self._max_away, lengths["remember"], outbox)
         counting = None if registry is None else JobMetrics(registry, job)
         self._assembly = Assembly(spark, self.client, settings, self._graph, self._definition, counting)
-        self._declarations = Declarations(self, self._graph)
+        self._declarations = Declarations(self, self._graph, self._definition)
         self._stateful = StatefulDeclarations(self, self._assembly)
         self._running = Running(self.client, job, deployment, self._graph)
         self.pausing = threading.Lock()  #: who holds it may pause the queries

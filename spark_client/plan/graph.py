@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 
 from spark_client.errors import UsageError
 from spark_client.plan.names import check_segment
@@ -24,7 +23,6 @@ class JobGraph:
         segments: for each segment those that it feeds.
         trusts: what the promise of each source trusts, by segment.
         rules: how the rows of the sources that are declared fall into substreams, by segment.
-        scope_idle_after: after how long a scope that is silent while others go on is not waited for; None: never.
     """
 
     def __init__(
@@ -41,26 +39,10 @@ class JobGraph:
         self.segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
         self.trusts: dict[str, str] = {}
         self.rules: dict[str, Substreams] = {}
-        self.scope_idle_after: timedelta | None = None
         self._fronts: dict[str, list[str]] = _feeding(fronts, self.segments)
         self._promised_by: dict[str, str] = {}  # the source of each front
         self._consumed: set[str] = set()
         self._states: set[str] = set()  # segments that stand for the state of a release, which no query reads
-
-    def declare_idle(self, silence: timedelta, front: str) -> None:
-        """Take from a front after how long a silent scope is not waited for.
-
-        Raises:
-            UsageError: it is another time than that of the job so far, or too late.
-        """
-        if self.scope_idle_after not in (None, silence):
-            raise UsageError(
-                f"{front}: a job waits for silent scopes as long for all its fronts, and this one does for "
-                f"{self.scope_idle_after}: give the same everywhere, also as Tracking(scope_idle_after=)"
-            )
-        if self.scope_idle_after is None:
-            self._check_open("idle_after= of a front")
-        self.scope_idle_after = silence
 
     def declare(self, segment: str) -> None:
         """Add a segment; of a graph that was given whole, it has to be there.

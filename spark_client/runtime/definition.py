@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from itertools import islice
 from typing import Any, Final
 
@@ -61,6 +62,26 @@ class Definition:
             raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
         self._rules["progress"] = True
 
+    def require_idle(self, silence: timedelta, front: str) -> None:
+        """The job has to wait no longer for a scope that is silent while others go on.
+
+        Args:
+            silence: after which a scope is not waited for.
+            front: which asks for it, for messages.
+
+        Raises:
+            UsageError: the job waits for another time, or is defined already, without.
+        """
+        before = self._rules["scope_idle_after"]
+        if before not in (None, silence):
+            raise UsageError(
+                f"{front}: a job waits for silent scopes as long for all its fronts, and this one does for {before}: "
+                "give the same everywhere, also as Tracking(scope_idle_after=)"
+            )
+        if before is None and self._defined is not None:
+            raise UsageError(f"{front}: declare it before the first query starts, or give Tracking(scope_idle_after=)")
+        self._rules["scope_idle_after"] = silence
+
     def define(self, to_drain: bool = False) -> None:
         """Define the job; again with each start of a query.
 
@@ -79,7 +100,6 @@ class Definition:
                 segments=self._graph.segments,
                 fronts=self._graph.fronts(),
                 state_segments=self._graph.states(),
-                scope_idle_after=self._graph.scope_idle_after,
                 committed_ends=COMMITTED_ENDS in info.features,  # an earlier tracker cannot hold others to it
                 **self._rules,
             )

@@ -163,6 +163,18 @@ def test_a_job_waits_for_silent_scopes_as_long_for_all_its_fronts(
         Frontier("0 seconds", idle_after="1 second")
 
 
+def test_a_front_asks_for_its_rule_before_the_job_is_defined(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed
+) -> None:
+    tracking = Tracking(spark, job, tracker.address, segments={"a": [], "b": []}, fronts=["a", "b"])
+    hours: Any = {"scope": "tenant", "window": ("ts", "1 hour")}
+    tracking.source(feed.stream(spark), "a", front=Frontier("0 seconds", per_scope=True), **hours)
+    tracking.define()
+    late = Frontier("0 seconds", per_scope=True, idle_after="1 second")
+    with pytest.raises(UsageError, match="before the first query starts"):
+        tracking.source(feed.stream(spark), "b", front=late, **hours)
+
+
 def test_a_session_that_a_deadline_has_ended_shows_it(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     hourly = starts(None, {"window": ("ts", session("10 minutes"))}, deadline="1 hour")
     feed.put(row(1, 5, "a"), row(2, 8, "a"))
