@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from spark_client.columns import as_column_has_it
 from spark_client.errors import UsageError
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.front import SourceRows
+from spark_client.fronts.timetable import count_of
 from spark_client.spark_internals.checkpoints import FilesRead
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Ability, Substream
@@ -30,18 +32,20 @@ HowManyParts: TypeAlias = int | str | Collection[str] | None
 
 
 class Portion(NamedTuple):
-    """Counts that a place has.
+    """Counts that a place has of one part of loads.
 
     Attributes:
+        place: the manifest, or directory.
         counts: the rows of each substream.
-        part: whose they are, if a load comes in parts.
-        parts: how many parts there are, if the place has that.
+        part: whose they are; empty if loads do not come in parts.
+        parts: how many parts there are, by what is known of this one.
         files: those that it names; two portions of a part that differ in them are not the same.
     """
 
+    place: str
     counts: Mapping[Substream, int]
-    part: str = ""
-    parts: int = 0
+    part: str
+    parts: int
     files: frozenset[str] = frozenset()
 
 
@@ -63,13 +67,17 @@ class Parts:
     front: str
 
     def __post_init__(self) -> None:
-        few = self.all < 1 if isinstance(self.all, int) else self.all is not None and not len(self.all)
-        twice = isinstance(self.all, Collection) and not isinstance(self.all, str) and len({*self.all}) < len(self.all)
-        if (self.part is None) != (self.all is None) or few or twice:
+        none = self.all is not None and not (self.all > 0 if isinstance(self.all, int) else self.all)
+        if (self.part is None) != (self.all is None) or none or len({*self.names}) < len(self.names):
             raise UsageError(
                 f"{self.front}: give part='host', which names a part, and parts= together: how many there are, a list "
                 "of their names, or the field that has the number"
             )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parts, if these were given."""
+        return [] if self.all is None or isinstance(self.all, int | str) else [str(each) for each in self.all]
 
     @property
     def keys(self) -> list[str]:
@@ -88,24 +96,24 @@ class Parts:
         """
         part = "" if self.part is None else str(values[self.part])
         if isinstance(self.all, str):
-            try:
-                return part, int(values[self.all])
-            except ValueError as error:
-                raise UsageError(f"{place}: {self.all!r} is {values[self.all]!r}: write the number of parts") from error
-        if isinstance(self.all, Collection) and part not in [str(each) for each in self.all]:
+            number = count_of(values[self.all])
+            if not isinstance(number, int):
+                raise UsageError(f"{place}: {self.all!r} is {number!r}: write the number of parts")
+            return part, number
+        if self.names and part not in self.names:
             raise UsageError(
-                f"{place}: part {part!r} is none of {self.front}(parts={[*self.all]}): add it there, and start the "
+                f"{place}: part {part!r} is none of {self.front}(parts={self.names}): add it there, and start the "
                 "query again"
             )
-        return part, 1 if self.all is None else self.all if isinstance(self.all, int) else len(self.all)
+        return part, self.all if isinstance(self.all, int) else max(1, len(self.names))
 
-    def are_all(self, substream: Substream, found: Mapping[str, Portion]) -> bool:
+    def are_all(self, substream: Substream, found: Mapping[str, Sequence[Portion]]) -> bool:
         """Return whether all parts of a load are there.
 
         Raises:
             UsageError: there are more.
         """
-        wanted = max(portion.parts for portion in found.values())
+        wanted = max(portion.parts for portion in chain.from_iterable(found.values()))
         if len(found) > wanted:
             raise UsageError(
                 f"{self.front}: {substream.name!r} of scope {substream.scope!r} has {len(found)} parts, "
@@ -122,6 +130,7 @@ class ByFiles(ByCount):
         path: str | os.PathLike[str],
         when: str | None,
         scope: str | None,
+        parts: Parts,
         read: ReadFiles | None,
         revise: bool,
         refresh: float,
@@ -130,8 +139,8 @@ class ByFiles(ByCount):
         self.path = os.fspath(path)
         self.when = when
         self.scope = scope
+        self.parts = parts
         self.read_files = read
-        self.parts = Parts(None, None, type(self).__name__)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
@@ -232,25 +241,26 @@ class LiveFiles(LiveCounts):
         Raises:
             UsageError: two places have one part of a substream, so nobody can tell whether there are others.
         """
-        places: dict[tuple[Substream, str], str] = {}
-        found: dict[Substream, dict[str, Portion]] = {}
-        for place, portions in self._places.items():
-            for portion in portions:
-                for substream, count in portion.counts.items():
-                    parts = found.setdefault(substream, {})
-                    before = parts.setdefault(portion.part, portion)
-                    first = places.setdefault((substream, portion.part), place)
-                    is_copy = portion.part and (before.counts[substream], before.files) == (count, portion.files)
-                    if before is not portion and not is_copy:
-                        part = f"part {portion.part!r} of " if portion.part else ""
-                        raise UsageError(
-                            f"{self.front!r}: {first} and {place} are both of {part}{substream.name!r} of scope "
-                            f"{substream.scope!r}, so it is not certain when all of it is there: give each substream "
-                            "one place, its parts with part= and parts=, or windows that are as short"
-                        )
+        found: dict[Substream, dict[str, list[Portion]]] = {}
+        for portion in chain.from_iterable(self._places.values()):
+            for substream in portion.counts:
+                same = found.setdefault(substream, {}).setdefault(portion.part, [])
+                same.append(portion)
+                self._check_alike(substream, same[0], portion)
         whole = {each: parts for each, parts in found.items() if self.front.parts.are_all(each, parts)}
         self._changed = False
-        return {each: sum(portion.counts[each] for portion in parts.values()) for each, parts in whole.items()}
+        return {each: sum(same[0].counts[each] for same in parts.values()) for each, parts in whole.items()}
+
+    def _check_alike(self, substream: Substream, first: Portion, other: Portion) -> None:
+        """Two portions of one part have to be copies of one another."""
+        is_copy = first.part and (first.counts[substream], first.files) == (other.counts[substream], other.files)
+        if other is not first and not is_copy:
+            part = f"part {first.part!r} of " if first.part else ""
+            raise UsageError(
+                f"{self.front!r}: {first.place} and {other.place} are both of {part}{substream.name!r} of scope "
+                f"{substream.scope!r}, so it is not certain when all of it is there: give each substream one place, "
+                "its parts with part= and parts=, or windows that are as short"
+            )
 
 
 def reason_of(replaced: Sequence[str], place: str) -> str:

@@ -73,10 +73,9 @@ class Manifests(ByFiles):
         revise: bool = False,
         refresh: float = 1.0,
     ) -> None:
-        super().__init__(path, when, scope, read, revise, refresh)
+        super().__init__(path, when, scope, Parts(part, parts, type(self).__name__), read, revise, refresh)
         self.rows = rows
         self.files = files
-        self.parts = Parts(part, parts, type(self).__name__)
         if when is None and part is not None:
             raise UsageError(f"{self!r}: a manifest's name has no part: give when='field' of the entries")
         if os.path.splitext(self.path)[1] not in (".json", ".jsonl", ".csv", ".parquet"):
@@ -142,11 +141,11 @@ class _LiveManifests(LiveFiles):
                 raise UsageError(
                     f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}. Give one"
                 )
+            part = front.parts.of(entry, f"manifest {place}")
             names = [listed] if isinstance(listed, str) else list(listed or [])
             files = [self._file(place, name) for name in names if _is_local(name) or not counted]
             if not counted:
                 count = front.rows_in(files)
-            part = front.parts.of(entry, f"manifest {place}")
             named.setdefault(part, set()).update(files)
             rows.setdefault(part, []).append(front.row(entry, count))
         if front.when is None:
@@ -155,7 +154,7 @@ class _LiveManifests(LiveFiles):
             name = front.rule.when_of(os.path.splitext(os.path.basename(place))[0], repr(front))
             rows = {part: [[name, sum(row[-1] for row in found)]] for part, found in rows.items()}
         return [
-            Portion(timetable.added_up(self._spark, found, front.rule), *part, frozenset(named[part]))
+            Portion(place, timetable.added_up(self._spark, found, front.rule), *part, frozenset(named[part]))
             for part, found in rows.items()
         ]
 

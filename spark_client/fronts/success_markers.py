@@ -68,13 +68,12 @@ class SuccessMarkers(ByFiles):
         revise: bool = False,
         refresh: float = 1.0,
     ) -> None:
-        super().__init__(path, when, scope, read, revise, refresh)
+        super().__init__(path, when, scope, Parts(part, parts, type(self).__name__), read, revise, refresh)
         if not marker or "/" in marker or not marker.startswith(("_", ".")):
             raise UsageError(
                 f"SuccessMarkers: marker={marker!r}: give the name of a file that begins with _ or ., which Spark does "
                 "not read as data"
             )
-        self.parts = Parts(part, parts, type(self).__name__)
         self.marker = marker
         self.empty = empty
 
@@ -126,11 +125,11 @@ class _LiveMarkers(LiveFiles):
                     "whole, give empty=True",
                 )
                 continue
+            part = self.front.parts.of(values, directory)
             row = self.front.row(values, self.front.rows_in([*files]))
             if (_changed(marker), _versions(directory)) != (written, files):
                 continue  # files come or go: the next look counts them
-            part = self.front.parts.of(values, directory)
-            self.put(directory, [Portion(timetable.read(self._spark, [row], self._rule), *part)])
+            self.put(directory, [Portion(directory, timetable.read(self._spark, [row], self._rule), *part)])
             self._markers[directory] = written
         self._markers = {directory: written for directory, written in self._markers.items() if directory in marked}
         return marked

@@ -427,6 +427,23 @@ def test_the_greatest_number_of_parts_that_a_manifest_names_is_waited_for(tmp_pa
     assert look() == {"07": 3}
 
 
+def test_a_copy_may_name_more_parts_than_the_first(tmp_path: Path) -> None:
+    look = found(Manifests(tmp_path / "*.json", "hour", part="host", parts="hosts"), HOURS)
+    manifest(tmp_path, "h1", "h1", 1, hosts=2)
+    manifest(tmp_path, "h1b", "h1", 1, hosts=3)
+    manifest(tmp_path, "h2", "h2", 1, hosts=2)
+    assert look() == {}
+    manifest(tmp_path, "h3", "h3", 1, hosts=3)
+    assert look() == {"07": 3}
+
+
+@pytest.mark.parametrize("number", ["many", [3], {"of": 3}, 2.7])
+def test_a_number_of_parts_that_is_none_is_refused(tmp_path: Path, number: Any) -> None:
+    manifest(tmp_path, "a", "h1", 1, n=number)
+    look = found(Manifests(tmp_path / "*.json", "hour", part="host", parts="n"), HOURS)
+    refusing(look, "a.json: 'n' is .*: write the number of parts")
+
+
 def test_parts_that_contradict_one_another_are_refused(tmp_path: Path) -> None:
     def front(parts: Any) -> Manifests:
         return Manifests(tmp_path / "*.json", "hour", part="host", parts=parts)
