@@ -431,11 +431,12 @@ class Completion:
         given_up = self._closing.waiting.given_up.get(self._accounts.id_of(row))
         if given_up is None:
             return Reason.COMPLETE
+        if not self._closing.closed_by_promises(row, segment):
+            return given_up
+        # What came too late upstream is missing here, too.
         upstream = np.flatnonzero(self._graph.upstream[segment])
         reasons = self._accounts.cells.reasons(np.full(len(upstream), row), upstream)
-        # What came too late upstream is missing here, too.
-        is_whole = not (reasons == given_up.number).any() and self._closing.closed_by_promises(row, segment)
-        return Reason.COMPLETE if is_whole else given_up
+        return given_up if (reasons == given_up.number).any() else Reason.COMPLETE
 
     def _end(self, row: int, segment: int, forced: tuple[Reason, bool] | None = None) -> bool:
         """Announce that a row has ended on a segment; return whether it has now ended on all.
