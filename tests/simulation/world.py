@@ -238,9 +238,8 @@ class Oracle:
             if not self.at_least_once and not self.has_ended_by_rule(late, body.segment):
                 raise FoundOut(f"{body}: nobody reported late, and yet")
         elif isinstance(body, Advanced):
-            for (substream, segment), left in self.alive.items():
+            for (substream, segment), left in self._known().items():
                 over = substream.end_time is not None and substream.end_time <= body.time
-                left = self._countable((substream, segment), left)
                 if left and over and segment in self.upstream[body.segment]:
                     raise FoundOut(f"{body}, but {len(left)} of {substream} are on {segment!r}")
             if self.advanced.get(body.segment, body.time - 1) >= body.time:
@@ -251,9 +250,11 @@ class Oracle:
                 raise FoundOut(f"drained, but {under_way} are under way")
             self.drained, self.handed_over = not self.handing_over, self.handing_over
 
-    def _countable(self, place: Place, left: set[str]) -> set[str]:
-        """Without those that came, or will come, after a rule has ended their substream."""
-        return left & self.counted if self.has_ended_by_rule(*place) else left
+    def _known(self) -> dict[Place, set[str]]:
+        """All that is alive, without what came, or will come, after a rule has ended its substream."""
+        return {
+            place: left & self.counted if self.has_ended_by_rule(*place) else left for place, left in self.alive.items()
+        }
 
     def _hears_end(self, end: Ended, at: int) -> None:
         substream = Substream(end.scope, end.name, end.end_time)
@@ -289,13 +290,11 @@ class Oracle:
 
     def under_way(self) -> list[str]:
         """What a hand-over waits for: all that was sent and is not kept as state."""
-        known = {place: self._countable(place, left) for place, left in self.alive.items()}
-        places = {place: left & self.sent for place, left in known.items() if place[1] != "st"}
+        places = {place: left & self.sent for place, left in self._known().items() if place[1] != "st"}
         return [f"{len(left)} of {place}" for place, left in places.items() if left]
 
     def left_over(self) -> list[str]:
-        known = {place: self._countable(place, left) for place, left in self.alive.items()}
-        return [f"{len(left)} of {place}" for place, left in known.items() if left]
+        return [f"{len(left)} of {place}" for place, left in self._known().items() if left]
 
     def check_nothing_missing(self) -> None:
         """Everything has been delivered, and all fronts have finished."""
