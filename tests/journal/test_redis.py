@@ -73,6 +73,14 @@ def end_lease(server: RedisServer) -> None:
         server.client().hset("{tracker}:top", "free", "1")
 
 
+def died_long_ago(server: RedisServer, journal: Journal) -> None:
+    """A journal's owner has ended without giving its lease back, which has run out since."""
+    before = server.client().hgetall("{tracker}:top")
+    journal.close()
+    server.client().delete("{tracker}:top")
+    server.client().hset("{tracker}:top", mapping=before)
+
+
 # ---------------------------------------------------------------- keeping
 
 
@@ -249,13 +257,10 @@ def test_a_newcomer_leaves_a_lease_that_ran_out_to_a_standby(server: RedisServer
     """They know what an older log lacks, and it does not."""
     journal, _, _ = opened(server.address())
     journal.append(records(1))
-    before = server.client().hgetall("{tracker}:top")
-    journal.close()
+    died_long_ago(server, journal)
     newcomer = follow_journal(server.address())
     assert newcomer is not None
     _OPENED.append(newcomer)
-    server.client().delete("{tracker}:top")
-    server.client().hset("{tracker}:top", mapping=before)  # as if its owner had died long ago
     assert not newcomer.try_to_own()
     while not newcomer.try_to_own():
         time.sleep(0.02)
@@ -265,6 +270,16 @@ def test_a_newcomer_leaves_a_lease_that_ran_out_to_a_standby(server: RedisServer
     assert next_one is not None
     assert next_one.try_to_own(), "the lease was given back"
     next_one.close()
+
+
+def test_a_lease_shorter_than_what_is_left_to_a_standby_refuses_nobody(server: RedisServer) -> None:
+    address = server.address().replace("lease=1", "lease=0.5")
+    journal, _, _ = opened(address)
+    journal.append(records(1))
+    died_long_ago(server, journal)
+    journal, _, found = opened(address)
+    assert found == records(1)
+    journal.close()
 
 
 def test_a_tracker_takes_over_from_one_that_still_writes(server: RedisServer) -> None:

@@ -21,7 +21,7 @@ from .connection import connect
 from .keys import Keys
 from .top import Top
 
-_NEW_S = 1.0  # for which a newcomer leaves the lease to those who have followed the log: they look far more often
+_NEW_S = 1.0  # at most, for which a newcomer leaves the lease to those who have followed the log: they look often
 
 
 class Lease(replicated.Lease):
@@ -43,7 +43,7 @@ class Lease(replicated.Lease):
         dead = self._other if is_dead(self._other) else ""
         announce = waits and self._clock() - self._announced > self._seconds / BEATS
         # A log that came back older is met by who knows more first, who writes down what is lost.
-        held = self._try(dead, announce, self._clock() - self._came < _NEW_S)
+        held = self._try(dead, announce, self._clock() - self._came < min(_NEW_S, self._seconds))
         self._other = held or ""
         if announce:
             self._announced = self._clock()
