@@ -486,43 +486,6 @@ def test_a_standby_that_is_too_slow_begins_again_with_the_newest_snapshot(direct
     waiting.close()
 
 
-def test_a_standby_leaves_out_what_was_set_aside(directory: Place) -> None:
-    leader, _, _ = opened(directory.address())
-    told = records(6)
-    for record in told[:3]:
-        leader.append([record])
-    waiting = standby(directory.address())
-    leader.close()
-    leader, _, _ = opened(directory.address())
-    leader.set_aside(2, told[1], "it ends the process", answered=False)
-    for record in told[3:]:
-        leader.append([record])
-    _, following = waiting.follow()
-    assert [number for number, _ in read(following, 3)] == [1, 3, 4]
-    leader.close()
-    waiting.close()
-
-
-def test_a_standby_begins_again_where_a_replayed_record_is_set_aside(directory: Place) -> None:
-    leader, _, _ = opened(directory.address())
-    told = records(6)
-    for record in told[:5]:
-        leader.append([record])
-    waiting = standby(directory.address())
-    _, following = waiting.follow()
-    assert [number for number, _ in read(following, 3)] == [1, 2, 3]
-    leader.close()
-    leader, _, _ = opened(directory.address())
-    leader.set_aside(2, told[1], "an operator leaves it out", answered=False)
-    leader.append([told[5]])
-    with pytest.raises(LostTrackError, match="record 2 has been left out"):
-        read(following, 1)
-    _, following = waiting.follow()
-    assert [number for number, _ in read(following, 3)] == [1, 3, 4]
-    leader.close()
-    waiting.close()
-
-
 def test_a_standby_of_a_leaderless_log_with_a_hole_finds_the_loss(directory: Place) -> None:
     """It would begin again with the newest snapshot for ever, and no tracker would lead."""
     leader, _, _ = opened(directory.address())

@@ -445,45 +445,6 @@ def test_a_reader_survives_snapshots_replaced_while_it_looks_for_one(
     standby.close()
 
 
-def test_a_standby_leaves_out_what_was_set_aside(server: RedisServer) -> None:
-    leader, _, _ = opened(server.address())
-    told = records(6)
-    for record in told[:3]:
-        leader.append([record])
-    standby = follow_journal(server.address())
-    assert standby is not None
-    leader.close()
-    leader, _, _ = opened(server.address())
-    leader.set_aside(2, told[1], "it ends the process", answered=False)
-    for record in told[3:]:
-        leader.append([record])
-    _, following = standby.follow()
-    assert [number for number, _ in following.records()] == [1, 3, 4]
-    leader.close()
-    standby.close()
-
-
-def test_a_standby_begins_again_where_a_replayed_record_is_set_aside(server: RedisServer) -> None:
-    leader, _, _ = opened(server.address())
-    told = records(6)
-    for record in told[:5]:
-        leader.append([record])
-    waiting = follow_journal(server.address())
-    assert waiting is not None
-    _, following = waiting.follow()
-    assert [number for number, _ in following.records()] == [1, 2, 3]
-    leader.close()
-    leader, _, _ = opened(server.address())
-    leader.set_aside(2, told[1], "an operator leaves it out", answered=False)
-    leader.append([told[5]])
-    with pytest.raises(LostTrackError, match="record 2 has been left out"):
-        list(following.records())
-    _, following = waiting.follow()
-    assert [number for number, _ in following.records()] == [1, 3, 4]
-    leader.close()
-    waiting.close()
-
-
 def test_a_standby_notices_that_records_it_has_read_were_given_up(server: RedisServer, tmp_path: Path) -> None:
     leader, _, _ = opened(server.address())
     leader.append(records(1))
