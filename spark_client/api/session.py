@@ -77,7 +77,7 @@ class Tracking:
 
     Args:
         spark: the session: classic, or of Spark Connect.
-        job: the job's name.
+        job: the job as trackers, events and metrics name it.
         server: the tracker's address; or several, of which one has the job, as `tracker.client.servers.names` takes
             them. With `sharded`, all of them share it. Or a journal's address, ``file:///DIRECTORY``,
             ``sqlite:PATH``, ``s3://…``: its tracker then runs in this process, until the process ends, and this
@@ -369,7 +369,7 @@ class Tracking:
         Call it when the query that reads the source has processed everything (`process_all_available`).
 
         Raises:
-            TrackingError: the tracker refuses.
+            TrackingError: the tracker refuses to finish it.
         """
         front = stream.readable.plan.input.front
         if front is None:
@@ -419,10 +419,10 @@ class Tracking:
         """Finish everything: sources stop between two batches, what was read is released, then all queries stop.
 
         Args:
-            timeout: seconds.
+            timeout: seconds to wait for the end; None: as long as it takes.
 
         Raises:
-            TimeoutError: not in time; it goes on. The message says what is missing.
+            TimeoutError: it is not over in that time, and goes on. The message says what is missing.
             TrackingError: a query has failed.
         """
         self._ask_for(DrainMode.FINISH, timeout)
@@ -435,10 +435,10 @@ class Tracking:
         and another ``deployment=``.
 
         Args:
-            timeout: seconds.
+            timeout: seconds to wait for the end; None: as long as it takes.
 
         Raises:
-            TimeoutError: not in time; it goes on. The message says what is missing.
+            TimeoutError: it is not over in that time, and goes on. The message says what is missing.
             TrackingError: a query has failed, or the tracker refuses: the job is being drained already.
 
         >>> tracking.hand_over(timeout=600)                                                    # doctest: +SKIP
@@ -455,7 +455,7 @@ class Tracking:
         """Wait until a drain or a hand-over, whoever asks for it, is over and the queries here have stopped.
 
         Raises:
-            TimeoutError: not in time.
+            TimeoutError: it is not over in that time.
             TrackingError: a query has failed, or was stopped.
         """
         self._running.await_drained(timeout)

@@ -275,7 +275,7 @@ class GivenCounts(Protocol):
         """Acknowledge, now and then, what has ended before any drain: it was counted to its end.
 
         Raises:
-            TrackingError: the tracker refuses.
+            TrackingError: the tracker refuses the acknowledgement.
         """
         ...
 

@@ -40,7 +40,7 @@ class SuccessMarkers(ByFiles):
             directory, and a marker.
         parts: how many parts a load has, their names, or the column of the path that has the number. A substream is
             closed when all of them have their marker.
-        marker: the marker's name.
+        marker: the name of the file that marks a directory as whole; it begins with ``_`` or a dot.
         read: makes a DataFrame of a directory's files, to count its rows as the stream has them:
             ``lambda files: spark.read.schema(S).json(files)``. None: files are Parquet or ORC, whose footers have it.
         empty: a directory with a marker and without any file has 0 rows. Only where the marker never comes before the

@@ -64,7 +64,7 @@ class JobGraph:
         """Add a segment that stands for the state of a release.
 
         Raises:
-            UsageError: as for `declare`.
+            UsageError: it is declared twice, or too late, or was not given.
         """
         self.declare(segment)
         self._states.add(segment)
@@ -106,7 +106,7 @@ class JobGraph:
         """Note that a query of this application reads a segment.
 
         Raises:
-            UsageError: another one does.
+            UsageError: another query reads it already.
         """
         if segment in self._consumed:
             raise UsageError(

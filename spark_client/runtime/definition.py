@@ -24,13 +24,13 @@ class Definition:
     """Definition of one job.
 
     Args:
-        deployment: which deployment of it.
+        deployment: under which the job is defined; another one takes it over by a drain, a hand-over or `force`.
         graph: as far as it is declared.
         rules: of the job, by their names in `JobSpec`.
         force: take the job over from another deployment, whatever is open there.
 
     Attributes:
-        deployment: of the job.
+        deployment: under which the job is defined.
         largest: what one report may have; the smallest that any tracker takes, before the job is defined.
     """
 

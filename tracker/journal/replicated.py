@@ -100,7 +100,7 @@ class Lease(ABC):
         """Show a sign of life, and look whether the log is still this process's, if that is wanted.
 
         Raises:
-            JournalGoneError: it is not.
+            JournalGoneError: another process has claimed the log, or the log has lost records.
         """
 
     @abstractmethod
@@ -430,7 +430,7 @@ def insist(where: str, attempt: Callable[[], str], interrupted: threading.Event)
         attempt: writes, and returns what is missing; empty: nothing.
 
     Raises:
-        JournalGoneError: it was interrupted.
+        JournalGoneError: `interrupted` is set, since this process no longer owns the log.
     """
     pause, complaint = _PAUSE_S, ""
     while missing := attempt():
