@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from .notebooks import Shown
 from .values import Mode, Ordering, length
@@ -59,6 +59,10 @@ class Spec:
     threshold_ppm: int = 0  #: the share of the expected elements that is enough after a while; 0: none
     threshold_after: int | None = None
     scope_idle_after: int | None = None
+
+
+#: What of a spec is the same as a value of the core, of a caller and on the wire.
+AS_IT_IS: Final = tuple(each.name for each in fields(Spec) if each.type in ("str", "bool"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,20 +136,17 @@ class JobSpec(Shown):
     def of(cls, spec: Spec) -> JobSpec:
         """Return a spec that the tracker has accepted as callers read it."""
         fed = dict(spec.front_segments)
-        durations = {name: getattr(spec, name) for name in DURATIONS}
+        same: dict[str, Any] = {name: getattr(spec, name) for name in AS_IT_IS}
+        given = [(name, getattr(spec, name)) for name in DURATIONS]
+        durations: dict[str, Any] = {name: None if ns is None else length(ns) for name, ns in given}
         return cls(
-            job=spec.job,
-            deployment=spec.deployment,
             segments=dict(spec.segments),
             fronts={front: fed.get(front, ()) for front in spec.fronts} if fed else spec.fronts,
             ordering=cast("OrderingWord", spec.ordering.value),
-            progress=spec.progress,
             state_segments=spec.state_segments,
-            committed_ends=spec.committed_ends,
-            expire_expected=spec.expire_expected,
-            deadline_by_event_time=spec.deadline_by_event_time,
             threshold=spec.threshold_ppm / MILLION or None,
-            **{name: None if ns is None else length(ns) for name, ns in durations.items()},
+            **same,
+            **durations,
         )
 
 

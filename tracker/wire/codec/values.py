@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tracker.contract.refusal import Refusal, Refused
-from tracker.contract.spec import DURATIONS, MILLION, JobSpec, ModeWord, OrderingWord, Spec
+from tracker.contract.spec import AS_IT_IS, DURATIONS, MILLION, JobSpec, ModeWord, Spec
 from tracker.contract.status import DrainStatus
 from tracker.contract.values import DrainMode, DrainState, Mode, Numbered, Ordering
 from tracker.wire.gen import tracker_pb2 as wire
@@ -113,12 +113,6 @@ def write_length(length: timedelta | None) -> Duration | None:
     message = Duration()
     message.FromTimedelta(length)
     return message
-
-
-def read_length_if_any(message: Message, field: str) -> timedelta | None:
-    """Return the length of time in a field for a caller, if it is set."""
-    value: Duration = getattr(message, field)
-    return timedelta(seconds=value.seconds, microseconds=value.nanos // 1000) if message.HasField(field) else None
 
 
 _T = TypeVar("_T")
@@ -254,20 +248,20 @@ def read_spec(spec: wire.JobSpec) -> Spec:
     Raises:
         Refused: ``MALFORMED``: its ordering or a length of time is none.
     """
-    durations: dict[str, Any] = {name: read_duration(spec, name) for name in DURATIONS}
+    return _spec(spec, enumeration(Ordering, spec.ordering, "ordering"))
+
+
+def _spec(message: wire.JobSpec, ordering: Ordering) -> Spec:
+    same: dict[str, Any] = {name: getattr(message, name) for name in AS_IT_IS}
+    durations: dict[str, Any] = {name: read_duration(message, name) for name in DURATIONS}
     return Spec(
-        job=spec.job,
-        deployment=spec.deployment,
-        segments=tuple((segment.name, tuple(segment.feeds)) for segment in spec.segments),
-        fronts=tuple(spec.fronts),
-        ordering=enumeration(Ordering, spec.ordering, "ordering"),
-        progress=spec.progress,
-        front_segments=tuple((each.front, tuple(each.segments)) for each in spec.front_segments),
-        state_segments=tuple(segment.name for segment in spec.segments if segment.state),
-        committed_ends=spec.committed_ends,
-        expire_expected=spec.expire_expected,
-        deadline_by_event_time=spec.deadline_by_event_time,
-        threshold_ppm=spec.threshold_ppm,
+        segments=tuple((segment.name, tuple(segment.feeds)) for segment in message.segments),
+        fronts=tuple(message.fronts),
+        ordering=ordering,
+        front_segments=tuple((each.front, tuple(each.segments)) for each in message.front_segments),
+        state_segments=tuple(segment.name for segment in message.segments if segment.state),
+        threshold_ppm=message.threshold_ppm,
+        **same,
         **durations,
     )
 
@@ -282,10 +276,9 @@ def write_job_spec(spec: JobSpec) -> wire.JobSpec:
         if name not in spec.segments:
             raise ValueError(f"state_segments names {name!r}, which is not one of the job's segments")
     fed = spec.fronts.items() if isinstance(spec.fronts, Mapping) else ()
+    same: dict[str, Any] = {name: getattr(spec, name) for name in AS_IT_IS}
     durations: dict[str, Any] = {name: write_length(getattr(spec, name)) for name in DURATIONS}
     return wire.JobSpec(
-        job=spec.job,
-        deployment=spec.deployment,
         segments=[
             wire.Segment(name=name, feeds=names_of(feeds), state=name in spec.state_segments)
             for name, feeds in spec.segments.items()
@@ -295,11 +288,8 @@ def write_job_spec(spec: JobSpec) -> wire.JobSpec:
             wire.FrontSegments(front=front, segments=names_of(segments)) for front, segments in fed if segments
         ],
         ordering=wire.Ordering.ValueType(_number(Ordering, spec.ordering, "ordering")),
-        progress=spec.progress,
-        committed_ends=spec.committed_ends,
-        expire_expected=spec.expire_expected,
-        deadline_by_event_time=spec.deadline_by_event_time,
         threshold_ppm=round((spec.threshold or 0) * MILLION),
+        **same,
         **durations,
     )
 
@@ -316,22 +306,7 @@ def names_of(column: Sequence[str]) -> Sequence[str]:
 
 
 def _read_job_spec(message: wire.JobSpec, _: object) -> JobSpec:
-    fed = {each.front: tuple(each.segments) for each in message.front_segments}
-    durations: dict[str, Any] = {name: read_length_if_any(message, name) for name in DURATIONS}
-    return JobSpec(
-        job=message.job,
-        deployment=message.deployment,
-        segments={segment.name: tuple(segment.feeds) for segment in message.segments},
-        fronts={front: fed.get(front, ()) for front in message.fronts} if fed else tuple(message.fronts),
-        state_segments=tuple(segment.name for segment in message.segments if segment.state),
-        ordering=cast("OrderingWord", Ordering.by_number().get(message.ordering, Ordering.NONE).value),
-        progress=message.progress,
-        committed_ends=message.committed_ends,
-        expire_expected=message.expire_expected,
-        deadline_by_event_time=message.deadline_by_event_time,
-        threshold=message.threshold_ppm / MILLION or None,
-        **durations,
-    )
+    return JobSpec.of(_spec(message, Ordering.by_number().get(message.ordering, Ordering.NONE)))
 
 
 #: Values of another shape than their message.
