@@ -101,14 +101,13 @@ def test_watch_shows_events_as_they_happen(shell: Shell, client: TrackerClient, 
     assert people is not None
     assert programs is not None
     try:
-        assert split(people.readline())[2:] == ["Ended", "raw", "JFK/2013-01-01", "1 elements"]
+        assert split(people.readline())[2:] == ["Ended", "raw", "JFK/2013-01-01", "COMPLETE, 1 elements"]
         client.abandon(flights, "LGA", "2013-01-02")
         assert split(people.readline())[2:] == [
             "Ended",
             "raw",
             "LGA/2013-01-02",
-            "1 elements",
-            "ABANDONED, 1 not received",
+            "ABANDONED, 1 elements, 1 not received",
         ]
         event = json.loads(programs.readline())
         assert (event["kind"], event["seq"], event["reason"]) == ("Ended", 2, "ABANDONED")

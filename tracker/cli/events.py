@@ -223,10 +223,7 @@ def _wait_for_one(
     if form is Form.JSON:
         print_json(ended)
     else:
-        of = "" if ended.expected is None else f" of {ended.expected}"
-        lost = f", {ended.in_flight} of them were not received" if ended.in_flight else ""
-        how = f"{ended.reason}, {ended.elements}{of} elements{lost}"
-        print_line(f"{substream(ended.scope, ended.name)} has ended on {ended.segment}: {how}")
+        print_line(f"{substream(ended.scope, ended.name)} has ended on {ended.segment}: {ended.account}")
     if complaint := accepted.complaint(ended):
         accepting = f"--reason {ended.reason}" if ended.reason.name not in accepted.reasons else "--by-drain"
         raise CommandFailedError(f"{complaint}; {accepting} accepts that")

@@ -25,6 +25,27 @@ class Ended:
     expected: int | None = None  #: how many elements its fronts expected on this segment; None: no number was given
 
     @property
+    def incompleteness(self) -> str:
+        """Return the name of how it ended too early, as callers accept such ends; empty: it is complete.
+
+        >>> Ended("raw", "", "monday", None, 5, Reason.COMPLETE, 0, by_drain=True).incompleteness
+        'drained'
+        """
+        return str(self.reason) if self.reason is not Reason.COMPLETE else "drained" if self.by_drain else ""
+
+    @property
+    def account(self) -> str:
+        """Return how it ended and with how many elements, in words.
+
+        >>> Ended("raw", "", "monday", None, 5, Reason.EXPIRED, 2, expected=7).account
+        'EXPIRED, 5 of 7 elements, 2 not received'
+        """
+        of = "" if self.expected is None else f" of {self.expected}"
+        lost = f", {self.in_flight} not received" if self.in_flight else ""
+        drain = ", closed by a drain: more may follow" if self.by_drain else ""
+        return f"{self.reason}, {self.elements}{of} elements{lost}{drain}"
+
+    @property
     def holds(self) -> str:
         """Return how many elements an end that is not complete rests on, in words."""
         if self.in_flight:

@@ -27,7 +27,7 @@ from tracker.contract.events import (
 )
 from tracker.contract.status import DrainStatus, Explained, FrontStatus, JobStatus, ProducerStatus, SegmentStatus
 from tracker.contract.survey import OpenSubstream, Survey
-from tracker.contract.values import EVERY_SCOPE, DrainMode, Reason
+from tracker.contract.values import EVERY_SCOPE, DrainMode
 
 Json: TypeAlias = dict[str, Any]
 
@@ -204,11 +204,7 @@ def event(one: Event) -> Json:
     head: Json = {"seq": one.seq, "at": millis(one.at_ns), "kind": type(body).__name__}
     match body:
         case Ended():
-            lost = "" if body.reason is Reason.COMPLETE else f", {body.reason}"
-            lost += f": {body.in_flight} not received" if body.in_flight else ""
-            of = "" if body.expected is None else f" of {body.expected}"
-            drain = ", closed by a drain" if body.by_drain else ""
-            text = f"{body.elements}{of} elements{lost}{drain}"
+            text = body.account
         case Late():
             text = f"{body.sent} sent, {body.received} received by {body.producer}"
         case Stalled():

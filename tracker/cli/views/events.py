@@ -10,7 +10,7 @@ from tracker.client.ledger import Entry
 from tracker.client.texts import text, time_text
 from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, FrontIdle, Late, Stalled
 from tracker.contract.events import Body as Kind
-from tracker.contract.values import DrainMode, Reason
+from tracker.contract.values import DrainMode
 
 #: The names of all kinds of events.
 KINDS: Final = tuple(sorted(kind.__name__ for kind in get_args(Kind)))
@@ -44,11 +44,7 @@ def line(event: Event, wide: bool = False) -> str:
 def _details(event: Event) -> str:
     match event.kind:
         case Ended() as ended:
-            lost = "" if ended.reason is Reason.COMPLETE else f"  {ended.reason}"
-            lost += f", {ended.in_flight} not received" if ended.in_flight else ""
-            of = "" if ended.expected is None else f" of {ended.expected}"
-            drain = "  closed by a drain: more may follow" if ended.by_drain else ""
-            return f"{ended.segment}  {substream(ended.scope, ended.name)}  {ended.elements}{of} elements{lost}{drain}"
+            return f"{ended.segment}  {substream(ended.scope, ended.name)}  {ended.account}"
         case Late() as late:
             return (
                 f"{late.segment}  {substream(late.scope, late.name)}  "
