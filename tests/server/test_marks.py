@@ -24,6 +24,7 @@ from tracker.server.clock import Clock
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
 from tracker.server.measures import JobLabels, Measures
+from tracker.server.owning import stand_by
 from tracker.server.replayable import Followed, ReplayableState, Started, recover
 from tracker.server.sequencer import JournalHealth, Sequencer
 from tracker.server.snapshots import Snapshots
@@ -335,6 +336,34 @@ def test_only_a_left_out_record_that_was_answered_changes_log_ids_later(
     assert {each.number for each in recovery.set_aside} == {number}
     accepted = (answered, answered)
     assert [(bool(each.lost_tail), each.fences) for each in starts] == [(False, False), accepted, (False, False)]
+
+
+@REPLICATED
+def test_a_standby_changes_log_ids_for_what_it_left_out(
+    where: str, kind: str, redis: RedisServer, directory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start that left an acknowledged record out has ended before its own record, which changes them."""
+    with closing(open_journal(where)) as journal:
+        number = recover(journal, 1, 1).number + 1
+        for record in records(2, 6):
+            journal.append([record])
+    with closing(open_journal(where)) as journal, monkeypatch.context() as broken:
+        broken.setattr(journal, "append", lambda _: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            recover(journal, 1, 10, True, frozenset({number}))
+    for told in (True, False):
+        standby = follow_journal(where)
+        assert standby is not None
+        with closing(standby):
+            followed = stand_by(standby, lambda: False, lambda: None)
+            assert followed is not None
+            assert followed.place is not None
+            assert followed.place.number > number
+            last = recover(standby, 1, 20, followed=followed).number
+        with closing(open_journal(where)) as journal:
+            recovery = journal.recover()
+            start = Started.read(list(recovery.records)[last - recovery.number - 1].payload)
+        assert (bool(start.lost_tail), start.fences) == (told, told)
 
 
 @pytest.mark.parametrize("kind", ["objects", pytest.param("redis", marks=needs_redis)])

@@ -257,6 +257,7 @@ class Place:
 
     entry: str
     number: int
+    untold: int = 0  #: the greatest `LeftOut.untold` of the records that were left out on the way
 
 
 class Following(Protocol):

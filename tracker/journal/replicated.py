@@ -478,7 +478,7 @@ class LogFollowing(ABC):
         self.place = place
         self._groups: deque[Group] = deque()  # that were read, and not replayed yet
         self._look_left_out = look_left_out
-        self._left_out: frozenset[LeftOut] | None = None  # None: to be read again
+        self._left_out: dict[LeftOut, int] | None = None  # and each one's `untold`; None: to be read again
         self._known_left_out: frozenset[LeftOut] | None = None  # when it was read last
 
     @abstractmethod
@@ -493,15 +493,17 @@ class LogFollowing(ABC):
         try:
             for group in self._read():
                 if self._left_out is None:
-                    self._left_out = self._read_left_out()
+                    self._left_out = {each: each.untold for each in self._read_left_out()}
                 self._groups.append(group)
                 while len(self._groups) > _HELD_BACK:
                     oldest = self._groups.popleft()
-                    number = oldest.first - 1
+                    number, untold = oldest.first - 1, self.place.untold
                     for number, record in enumerate(unpack(oldest.data), oldest.first):
-                        if LeftOut.of(number, record) not in self._left_out:
+                        if (out := LeftOut.of(number, record)) in self._left_out:
+                            untold = max(untold, self._left_out[out])
+                        else:
                             yield number, record
-                    self.place = Place(oldest.entry, number)
+                    self.place = Place(oldest.entry, number, untold)
         except self.failures as error:
             raise JournalError(f"the log cannot be read: {error}") from error
 

@@ -71,6 +71,7 @@ class ReplayableState:
         self._tracker: Tracker | None = None
         self._retention = 0
         self.at = 0  #: the time of the last command, in ns since the Unix epoch
+        self.told = 0  #: the number of the last start, of those replayed, that gave the logs new ids after a loss
         if state is not None:
             if state["form"] not in _READ:
                 raise JournalError(
@@ -136,7 +137,10 @@ class ReplayableState:
         method = _method(number, record)
         refuse_ended(number, record)
         if method is Method.STARTED:
-            self.start(Started.read(record.payload), record.at)
+            started = Started.read(record.payload)
+            self.start(started, record.at)
+            if started.lost_tail:
+                self.told = number
             return
         self.at = record.at
         job = ""
@@ -234,7 +238,8 @@ def recover(
     restored = followed.state if followed is not None and followed.place else ReplayableState(recovery.state)
     number, replayed, lost = recovery.number, 0, recovery.tail_lost
     untold = {each: each.untold for each in recovery.set_aside}
-    owed = told = 0  # the last record at which an acknowledged one was left out, and of the last start that told
+    # The last record at which an acknowledged one was left out; a standby has left it out before.
+    owed = followed.place.untold if followed is not None and followed.place is not None else 0
     for number, record in enumerate(recovery.records, recovery.number + 1):
         if (out := LeftOut.of(number, record)) in untold:
             owed = max(owed, untold[out])
@@ -247,12 +252,10 @@ def recover(
         journal.replaying(number)
         restored.replay(number, record)
         replayed += 1
-        if record.method == Method.STARTED and Started.read(record.payload).lost_tail:
-            told = number
     journal.replaying(0)
     # A start that had left out an acknowledged record, and ended before its own record, has changed no log's id; and
     # where a claim was lost with it, another leader may have gone on since.
-    lost = lost or owed > told
+    lost = lost or owed > restored.told
     prefix = secrets.token_hex(6)
     started = Started(prefix, prefix if lost else "", retention, lost)
     record = Record(Method.STARTED, max(now, restored.at), started.payload())
