@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from benchmarks import workload
 from benchmarks.figures import Figure
 from benchmarks.workload import FRONT, JOB, SEGMENT
-from tracker.contract.answers import Answer, Reported
-from tracker.contract.commands import Command
+from tracker.contract.commands import Answer, Command, Reported
 from tracker.core import DefineJob, Frontier, OpenProducer, Report, Spec, Tracker
-from tracker.load.processes import memory
+from tracker.load.shared import memory
 
 _NOW = 1_800_000_000 * 10**9
 _AT_ONCE = 1_000

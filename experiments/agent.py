@@ -16,8 +16,7 @@ from google.protobuf.message import Message
 
 from experiments.dataflow import F8, HOP_NS, Run, hops
 from experiments.reports import NO_PROMISE, Messages, Said
-from tracker.contract.commands import Contents
-from tracker.contract.promises import Frontier
+from tracker.contract.commands import Contents, Frontier
 from tracker.core import Committed, DefineJob, Ended, OpenProducer, Reason, Reported, Spec, Tracker
 from tracker.wire import codec
 from tracker.wire.codec import Method, write_report

@@ -20,7 +20,7 @@ from experiments import agent, reports
 from experiments.agent import JOB, RUN, Ear, Followed
 from experiments.dataflow import F8, SECOND, Run, hops
 from experiments.reports import Said
-from tracker.relay.combining import Capacity, Part, combine
+from tracker.relay.batching import Capacity, Part, combine
 from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 

@@ -22,7 +22,7 @@ from experiments.cells import BATCH_INTERVAL
 from experiments.dataflow import HOP_NS, Run, Shape, simulate
 from experiments.reports import Messages, each_interval
 from tracker.client import JobSpec, ShardedClient
-from tracker.sharded.sharding import Sharding
+from tracker.sharded.agreement import Sharding
 from tracker.wire import codec
 from tracker.wire.codec import Method
 

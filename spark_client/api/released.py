@@ -15,7 +15,7 @@ from spark_client.plan.releases import FunctionKind, ReleasePlan
 from spark_client.release.committed import results_so_far
 from spark_client.release.declaring import with_function
 from spark_client.spark_internals.stores import folder_of
-from tracker.contract.notebooks import table
+from tracker.contract.values import table
 
 
 class Released:

@@ -45,7 +45,7 @@ from spark_client.windows import durations
 from spark_client.windows.durations import Duration
 from spark_client.windows.substreams import Substreams
 from tracker.client import Credentials, DrainMode, Ordering
-from tracker.contract.notebooks import table
+from tracker.contract.values import table
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

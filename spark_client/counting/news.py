@@ -13,7 +13,7 @@ from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
 from tracker.client import DrainState, Event, Expected, JobStatus, TrackerError, TrackerUnavailable, Watch
-from tracker.contract.promises import CommitPromise
+from tracker.contract.commands import CommitPromise
 
 ONE_ATTEMPT = 5.0  #: seconds that an attempt may take that its caller makes again
 DRAINS = frozenset({DrainState.DRAINING, DrainState.TIMED_OUT, DrainState.DRAINED})

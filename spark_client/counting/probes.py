@@ -32,7 +32,7 @@ from spark_client.spark_internals.tasks import batch_of
 from spark_client.trackers.jobclient import JobClient, JobProducer, Trackers
 from spark_client.windows.substreams import Substreams
 from tracker.client import TrackerUnavailable
-from tracker.client.pieces import Largest, split
+from tracker.client.report import Largest, split
 from tracker.contract.commands import Contents
 
 if TYPE_CHECKING:

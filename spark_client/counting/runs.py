@@ -37,9 +37,8 @@ from tracker.client import (
     TrackerError,
     TrackerUnavailable,
 )
-from tracker.client.pieces import Largest, split
-from tracker.contract.commands import Contents
-from tracker.contract.promises import CommitPromise
+from tracker.client.report import Largest, split
+from tracker.contract.commands import CommitPromise, Contents
 from tracker.contract.refusal import Refusal
 
 _T = TypeVar("_T")

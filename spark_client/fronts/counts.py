@@ -19,7 +19,7 @@ from spark_client.fronts.front import AT_ONCE, Front, GivenCounts, Group, LiveFr
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Ability, Substream
 from tracker.client import Expected, Finish, Frontier
-from tracker.contract.promises import CommitPromise
+from tracker.contract.commands import CommitPromise
 
 Count: TypeAlias = tuple[int, bool]  #: how many rows, and whether it takes the place of another number
 

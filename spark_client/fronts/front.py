@@ -28,7 +28,7 @@ from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import Condition, partition_within
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Expected, Finish, Frontier, Report
-from tracker.contract.promises import CommitPromise
+from tracker.contract.commands import CommitPromise
 
 _log = logging.getLogger("spark_client")
 

@@ -20,7 +20,7 @@ from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import JobStatus, TrackerError, TrackerUnavailable
-from tracker.client.pieces import Largest, split
+from tracker.client.report import Largest, split
 
 _UNIT: Final = "moved"
 

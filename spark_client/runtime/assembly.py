@@ -31,7 +31,7 @@ from spark_client.runtime.queries import Read
 from spark_client.runtime.queryplan import JobSettings, QueryPlan
 from spark_client.trackers.jobclient import JobClient
 from spark_client.windows.substreams import Substreams
-from tracker.client.pieces import Largest
+from tracker.client.report import Largest
 
 
 def batch_query(

@@ -12,7 +12,7 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.graph import JobGraph
 from spark_client.trackers.jobclient import JobClient
 from tracker.client import COMMITTED_ENDS, DrainMode, DrainState, JobSpec, TrackerError, TrackerUnavailable
-from tracker.client.pieces import Largest
+from tracker.client.report import Largest
 from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")

@@ -21,9 +21,7 @@ from tracker.client import (
     SubstreamStatus,
     TrackerClient,
 )
-from tracker.contract.answers import Reported
-from tracker.contract.commands import Contents
-from tracker.contract.promises import CommitPromise
+from tracker.contract.commands import CommitPromise, Contents, Reported
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

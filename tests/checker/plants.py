@@ -23,10 +23,10 @@ from typing import Any, Final
 from tracker.contract.commands import Command, Report
 from tracker.core import Refused
 from tracker.journal import JournalGoneError, Record, Recovery
-from tracker.journal.comparison import Known, Relation, Shown
 from tracker.journal.redis import journal as redis_journal
 from tracker.journal.redis import log as redis_log
 from tracker.journal.redis import scripts
+from tracker.journal.redis.top import Known, Relation, Shown
 from tracker.server import app, owning
 from tracker.server.clock import Clock
 from tracker.server.leading import Leadership

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tracker.server.readiness import Readiness
+from tracker.server.owning import Readiness
 from tracker.store import NoAnswerError
 from tracker.store.directory import DirectoryStore
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from examples.services.processes import free_port
-from tracker.load.processes import memory
+from tracker.load.shared import memory
 
 TRACKER = [sys.executable, "-m", "tracker.cli.main"]
 #: Another Python than the tested client's, if the environment names one: `make test-bounds`.

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from tests.client.processes import Server
 from tracker.client import Report, TrackerClient, TrackerError
-from tracker.client.pieces import Largest, split
-from tracker.contract.commands import Contents
-from tracker.contract.promises import Close
+from tracker.client.report import Largest, split
+from tracker.contract.commands import Close, Contents
 from tracker.contract.spec import JobSpec
 
 

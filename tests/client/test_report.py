@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker.client import NO_END_TIME, JobSpec, Outcome, Report, Reported
-from tracker.contract.commands import Contents
-from tracker.contract.promises import Close, Finish, Frontier
+from tracker.contract.commands import Close, Contents, Finish, Frontier
 
 LABELS = st.integers(-(2**63), 2**64 - 1)
 

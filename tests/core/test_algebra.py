@@ -16,10 +16,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracker.contract.answers import Reported
-from tracker.contract.commands import Commit, DefineJob, OpenProducer, Report
+from tracker.contract.commands import Close, Commit, DefineJob, OpenProducer, Report, Reported
 from tracker.contract.events import Ended
-from tracker.contract.promises import Close
 from tracker.contract.spec import Spec
 from tracker.contract.values import Mode, Outcome
 from tracker.core import Tracker

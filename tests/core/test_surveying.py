@@ -12,7 +12,7 @@ from tests.core.layouts import small_pages
 from tests.model.generate import generate
 from tests.model.lines import JOB, Driver
 from tracker.contract.refusal import Refused
-from tracker.contract.survey import SOLE_OWNER, OpenSubstream, Wanted
+from tracker.contract.status import SOLE_OWNER, OpenSubstream, Wanted
 from tracker.core import SubstreamStatus, Tracker, surveys
 from tracker.core.surveys import Surveyor
 

@@ -125,7 +125,7 @@ def test_one_that_cannot_be_reached_is_refused_with_what_to_do(
     journal: str, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(embed_in(other).removeprefix("unix:")).unlink()
-    monkeypatch.setattr("tracker.embedded.embedded._PAUSE_S", 0)
+    monkeypatch.setattr("tracker.embedded._PAUSE_S", 0)
     with pytest.raises(JournalLockedError, match=r"in use by .*tracker serve --journal"):
         embed(journal)
 

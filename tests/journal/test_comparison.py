@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracker.journal.comparison import Known, Relation, Shown, compare
+from tracker.journal.redis.top import Known, Relation, Shown, compare
 
 KNOWN = Known(term=3, number=30, owner="a")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracker.load.results import Generator, Latency, Result, Series, Verdict
-from tracker.load.search import Search, find_rate
+from tracker.load.run import Search, find_rate
 
 
 def outcome(

@@ -14,29 +14,38 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from tracker.contract.answers import Acknowledged, Answer, JobDefined, Opened, Reported, Subscribed
 from tracker.contract.bounds import check_bounds
 from tracker.contract.commands import (
     Abandon,
     Ack,
+    Acknowledged,
+    Answer,
     CancelDrain,
+    Close,
     CloseProducer,
     Command,
     Commit,
     DefineJob,
     DeleteJob,
     Drain,
+    Expect,
+    Finish,
     FinishFront,
     ForgetProducer,
+    Frontier,
+    JobDefined,
+    Opened,
     OpenProducer,
+    Promise,
     Recovered,
     Report,
+    Reported,
     Subscribe,
+    Subscribed,
     Tick,
     Unsubscribe,
 )
 from tracker.contract.events import Body, Drained, DrainRequested, Ended, Stalled
-from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.refusal import Refused
 from tracker.contract.spec import Spec
 from tracker.contract.status import DrainStatus

@@ -18,23 +18,34 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tracker.contract.answers import Acknowledged, Answer, Committed, JobDefined, Opened, Reported, Subscribed
 from tracker.contract.commands import (
     Abandon,
     Ack,
+    Acknowledged,
+    Answer,
     CancelDrain,
+    Close,
     CloseProducer,
     Command,
     Commit,
+    Committed,
     DefineJob,
     DeleteJob,
     Drain,
+    Expect,
+    Finish,
     FinishFront,
     ForgetProducer,
+    Frontier,
+    JobDefined,
+    Opened,
     OpenProducer,
+    Promise,
     Recovered,
     Report,
+    Reported,
     Subscribe,
+    Subscribed,
     Tick,
     Unsubscribe,
 )
@@ -52,7 +63,6 @@ from tracker.contract.events import (
     Late,
     Stalled,
 )
-from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import JobSpec, Spec
 from tracker.contract.status import (

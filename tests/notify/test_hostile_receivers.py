@@ -13,8 +13,8 @@ from contextlib import suppress
 import pytest
 
 from tests.notify.receivers import receiving
+from tracker.notify.delivery import DeliveryError, WebhookSender
 from tracker.notify.rules import Webhook
-from tracker.notify.webhooks import DeliveryError, WebhookSender
 
 ZEROS = gzip.compress(bytes(60 << 20))  # 60 KiB of them
 

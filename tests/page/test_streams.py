@@ -20,7 +20,7 @@ from tracker.page.application import Page
 from tracker.server.inventory import Surveys
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
-from tracker.server.pagesource import PageSource
+from tracker.server.lookups import PageSource
 from tracker.server.watching import Readers
 
 

@@ -18,8 +18,7 @@ from tests.client.processes import Server
 from tracker.client import JobSpec, SubstreamStatus, TrackerClient
 from tracker.client.calls import refusal
 from tracker.client.connection import CHANNEL_OPTIONS
-from tracker.relay.batching import Batcher, Budget
-from tracker.relay.combining import Capacity, Part
+from tracker.relay.batching import Batcher, Budget, Capacity, Part
 from tracker.wire.gen import tracker_pb2 as wire
 
 NONE = 2**63 - 1

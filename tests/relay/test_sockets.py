@@ -22,7 +22,7 @@ from tests.relay.processes import Relay
 from tests.relay.test_relay import relay_command, send, taken
 from tracker.client import Outcome, TrackerClient
 from tracker.client.relay import sockets, trusted
-from tracker.relay.listening import bound
+from tracker.relay.app import bound
 from tracker.web.listening import CannotListenError
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerServicer, TrackerStub, add_TrackerServicer_to_server

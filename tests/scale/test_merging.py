@@ -28,9 +28,8 @@ from tracker.client import (
     Position,
     Reason,
 )
-from tracker.contract.answers import JobDefined
-from tracker.contract.merging import merged
-from tracker.contract.status import DrainStatus, FrontStatus, JobStatus, ProducerStatus
+from tracker.contract.commands import JobDefined
+from tracker.contract.status import DrainStatus, FrontStatus, JobStatus, ProducerStatus, merged
 from tracker.contract.values import DrainMode
 from tracker.core import Tracker
 from tracker.sharded.merged_events import Merge, beginning

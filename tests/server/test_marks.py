@@ -16,7 +16,7 @@ import pytest
 from tests.client.processes import Line
 from tests.journal.object_stores import Place, directory
 from tests.journal.redis_server import RedisServer, needs_redis
-from tracker.contract.answers import Answer
+from tracker.contract.commands import Answer
 from tracker.core import Prepared, Refused
 from tracker.journal import JournalError, LeftOut, Record, SqliteJournal, follow_journal, mark, open_journal
 from tracker.server import lanes, sequencer

@@ -140,8 +140,8 @@ def test_a_standby_that_has_died_gets_nothing(pair: Pair) -> None:
 
 def wait_until_it_is_forgotten(pair: Pair) -> None:
     from tracker.journal.redis import RedisAddress
-    from tracker.journal.redis.connection import connect
-    from tracker.journal.redis.keys import Keys
+    from tracker.journal.redis.address import connect
+    from tracker.journal.redis.scripts import Keys
 
     address = RedisAddress.parse(pair.servers[0].journal)
     client = connect(address)

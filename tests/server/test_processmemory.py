@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from tracker.server import processmemory
+from tracker.server import intake
 
 
 class Knot:
@@ -26,11 +26,11 @@ def old_garbage() -> weakref.ref[Knot]:
 
 
 def test_full_collections_are_not_left_to_python_and_still_happen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processmemory, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(intake, "_PAUSE_S", 0.05)
     before = gc.get_threshold()
 
     async def collects() -> None:
-        task = asyncio.create_task(processmemory.collect_garbage_rarely())
+        task = asyncio.create_task(intake.collect_garbage_rarely())
         await asyncio.sleep(0)
         assert gc.get_threshold()[:2] == before[:2]
         assert gc.get_threshold()[2] > 10**6

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tracker.contract.commands import Abandon, Command, Commit
-from tracker.contract.promises import Close, Expect, Frontier
+from tracker.contract.commands import Abandon, Close, Command, Commit, Expect, Frontier
 from tracker.core import DefineJob, Drain, OpenProducer, Refused, Report, Spec, Tick, Tracker
 from tracker.server.admission import check_capacity
 from tracker.server.limits import Limits

@@ -15,10 +15,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tracker.contract.answers import Answer, Opened, Reported
-from tracker.contract.commands import CloseProducer, Command, Commit, OpenProducer, Report
+from tracker.contract.commands import (
+    Answer,
+    Close,
+    CloseProducer,
+    Command,
+    Commit,
+    Expect,
+    Finish,
+    Frontier,
+    Opened,
+    OpenProducer,
+    Promise,
+    Report,
+    Reported,
+)
 from tracker.contract.events import Ended
-from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import NO_END_TIME, Mode, Outcome
 

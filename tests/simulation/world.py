@@ -14,8 +14,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 from tests.core.invariants import broken
-from tracker.contract.answers import Answer
-from tracker.contract.commands import Command, Commit, Recovered, Report, Tick
+from tracker.contract.commands import Answer, Command, Commit, Recovered, Report, Tick
 from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, Late
 from tracker.contract.refusal import Refused
 from tracker.contract.values import DrainMode, Mode, Reason

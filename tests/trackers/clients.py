@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tracker.contract.answers import Opened
+from tracker.contract.commands import Opened
 from tracker.contract.refusal import Refused
 from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire

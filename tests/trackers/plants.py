@@ -12,9 +12,9 @@ import pytest
 
 from tracker.core import reports
 from tracker.journal import LeftOut, Recovery, SqliteJournal
-from tracker.journal.comparison import Relation
-from tracker.journal.redis import RedisJournal, confirmation, lease, log, scripts
-from tracker.journal.redis.top import Top
+from tracker.journal.redis import RedisJournal, lease, log, scripts
+from tracker.journal.redis import journal as redis_journal
+from tracker.journal.redis.top import Relation, Top
 from tracker.server.sequencer import Sequencer
 
 
@@ -55,7 +55,7 @@ def _fences_all(change: pytest.MonkeyPatch) -> None:
 def _sees_no_vanished_log(change: pytest.MonkeyPatch) -> None:
     change.setattr(scripts, "APPEND", scripts.APPEND.replace(" or redis.call('EXISTS', KEYS[1]) == 0", ""))
     shows = SimpleNamespace(read=lambda *shown: replace(Top.read(*shown), has_log=True))
-    change.setattr(confirmation, "Top", shows)
+    change.setattr(redis_journal, "Top", shows)
     change.setattr(lease, "Top", shows)
 
 
@@ -65,7 +65,7 @@ def _makes_no_top_again(change: pytest.MonkeyPatch) -> None:
 
 
 def _asks_no_role(change: pytest.MonkeyPatch) -> None:
-    change.setattr(confirmation.Confirmation, "_check_role", lambda self, role: None)
+    change.setattr(redis_journal.Confirmation, "_check_role", lambda self, role: None)
 
 
 def _keeps_log_ids(change: pytest.MonkeyPatch) -> None:

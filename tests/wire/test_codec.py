@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tracker.contract import answers, commands, events, promises, spec, status
+from tracker.contract import commands, events, spec, status
 from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Mode, Numbered, Ordering, Outcome, Reason
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2 as wire
@@ -135,8 +135,8 @@ def test_how_a_subscription_stands() -> None:
 
 
 def test_what_defining_a_job_answers() -> None:
-    defined = answers.JobDefined(True, 3, "log", 4, DRAIN, JOB_SPEC)
-    assert codec.read(codec.write(defined, wire.DefineJobResponse), answers.JobDefined) == defined
+    defined = commands.JobDefined(True, 3, "log", 4, DRAIN, JOB_SPEC)
+    assert codec.read(codec.write(defined, wire.DefineJobResponse), commands.JobDefined) == defined
 
 
 def test_callers_read_a_spec_as_they_gave_it() -> None:
@@ -151,12 +151,12 @@ def test_a_caller_specifies_what_the_core_reads() -> None:
 
 
 def test_a_report() -> None:
-    given: list[promises.Promise] = [
-        promises.Frontier("till", 24, "berlin"),
-        promises.Frontier("till", 24),
-        promises.Close("till", 1),
-        promises.Finish("till"),
-        promises.Expect("till", "raw", 2, 5, True),
+    given: list[commands.Promise] = [
+        commands.Frontier("till", 24, "berlin"),
+        commands.Frontier("till", 24),
+        commands.Close("till", 1),
+        commands.Finish("till"),
+        commands.Expect("till", "raw", 2, 5, True),
     ]
     contents = commands.Contents(
         [("berlin", "monday"), ("bonn", "monday"), ("berlin", "tuesday")],
@@ -188,27 +188,27 @@ def test_a_report() -> None:
     assert (read.sent.tolist(), read.received.tolist()) == ([3, 4, 5], [6, 7, 8])
     assert read.promises == (
         *given[:2],
-        promises.Close("till", place[1]),
+        commands.Close("till", place[1]),
         given[3],
-        promises.Expect("till", "raw", place[2], 5, True),
+        commands.Expect("till", "raw", place[2], 5, True),
     )
 
 
 def test_the_promises_of_a_commit() -> None:
-    expected = promises.Expected("till", "raw", "berlin", "monday", 5, end_time=24, revise=True)
-    frontier = promises.Frontier("till", 24)
+    expected = commands.Expected("till", "raw", "berlin", "monday", 5, end_time=24, revise=True)
+    frontier = commands.Frontier("till", 24)
     request = wire.CommitRequest(job="shop", promises=codec.write_promises([frontier, expected]))
     read = codec.read_command(codec.Method.COMMIT, request.SerializeToString())
     assert isinstance(read, commands.Commit)
-    assert read.promises == (frontier, promises.Expect("till", "raw", 0, 5, True))
+    assert read.promises == (frontier, commands.Expect("till", "raw", 0, 5, True))
     assert read.substreams == (("berlin", "monday", 24),)
 
 
 def test_what_a_report_is_answered() -> None:
     for outcome in Outcome:
-        message = codec.write_reported(answers.Reported(outcome, ("u",), 7))
+        message = codec.write_reported(commands.Reported(outcome, ("u",), 7))
         read = codec.read_reported(wire.ReportResponse.FromString(message.SerializeToString()))
-        assert read == answers.Reported(outcome, ("u",), 7)
+        assert read == commands.Reported(outcome, ("u",), 7)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "finish-front": ("repairs", "finish the front of a source that will not return"),
         "forget-producer": ("repairs", "forget a producer that will not return"),
         "unsubscribe": ("jobs", "remove a subscription, expired or not"),
-        "leader": ("leader", "hand a tracker to its standby"),
+        "leader": ("repairs", "hand a tracker to its standby"),
         "backup": ("backups", "make a backup of a whole tracker, or check one"),
         "restore": ("backups", "make a journal continue with a backup"),
         "import": ("backups", "move a tracker that ran in a driver to a service"),
@@ -68,8 +68,8 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Run": {
         "dev": ("serve", "run a tracker with its page and an example job, to look around"),
         "serve": ("serve", "run a tracker"),
-        "notify": ("notify", "call webhooks and write markers when substreams have ended"),
-        "relay": ("relay", "run a node's relay, which combines the reports of its workers"),
+        "notify": ("serve", "call webhooks and write markers when substreams have ended"),
+        "relay": ("serve", "run a node's relay, which combines the reports of its workers"),
         "load": ("load", "drive a tracker as many producers would, and check what it announces"),
     },
 }

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracker.backup.form import BackupError, Checked
-from tracker.backup.places import Place, place
+from tracker.backup.form import BackupError, Checked, Place, place
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import WrongUsageError, command, ending_at, new_commands
 from tracker.cli.forms import Form

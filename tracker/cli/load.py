@@ -163,8 +163,8 @@ def _target(arguments: _Asked) -> Iterator[Target]:
 def _run(arguments: _Asked, scenario: Scenario, target: Target) -> int:
     from tracker.cli.views.load import print_machine, print_result, print_search, print_step, ticker
     from tracker.load.results import machine
+    from tracker.load.run import find_rate
     from tracker.load.run import run as run_scenario
-    from tracker.load.search import find_rate
 
     described = machine() | _described(arguments, scenario)
     document = {"machine": described, "scenario": scenario.as_dict()}

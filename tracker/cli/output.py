@@ -70,7 +70,7 @@ def plain(value: object) -> object:
     {'front': {'front': 'schedule', 'idle': True}}
     """
     from tracker.contract.events import Event
-    from tracker.contract.notebooks import Shown
+    from tracker.contract.values import Shown
 
     match value:
         case Event():

@@ -28,7 +28,7 @@ from tracker.client.producer import Producer
 from tracker.client.report import Report
 from tracker.client.waiting import WrongJobError, wait_for_progress
 from tracker.client.watch import Subscription, Watch
-from tracker.contract.answers import JobDefined, Reported
+from tracker.contract.commands import Expected, Finish, Frontier, JobDefined, Reported
 from tracker.contract.events import (
     Advanced,
     DrainCancelled,
@@ -46,7 +46,6 @@ from tracker.contract.events import (
 from tracker.contract.events import (
     Body as Kind,
 )
-from tracker.contract.promises import Expected, Finish, Frontier
 from tracker.contract.spec import JobSpec
 from tracker.contract.spec import ModeWord as Mode
 from tracker.contract.spec import OrderingWord as Ordering

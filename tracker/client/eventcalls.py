@@ -11,8 +11,7 @@ from typing import cast
 import grpc
 
 from tracker.client import forking
-from tracker.client.calls import Backoff, refusal
-from tracker.client.routing import Routing
+from tracker.client.calls import Backoff, Routing, refusal
 from tracker.client.waiting import LONGEST_WAIT_S, ONE_LOOK_S, end_of, progress_of
 from tracker.client.watch import Subscription, Watch
 from tracker.contract.events import Ended, EventPage

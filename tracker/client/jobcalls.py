@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from tracker.client.calls import Calls
+from tracker.client.calls import Calls, Routing
 from tracker.client.errors import TrackerError
-from tracker.client.routing import Routing
-from tracker.contract.answers import JobDefined
+from tracker.contract.commands import JobDefined
 from tracker.contract.spec import JobSpec
 from tracker.contract.status import DrainStatus, Explained, JobStatus, SubstreamStatus
 from tracker.wire import COMMITTED_ENDS, HAND_OVER, UNPROMISED, codec

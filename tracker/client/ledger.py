@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from tracker.contract.notebooks import Shown
+from tracker.contract.values import Shown
 
 COUNTS: Final = "_counts"  #: the directory beside a table of late rows that has how many were set aside
 Receipt: TypeAlias = Mapping[str, Any]  #: by the columns of a receipt; those that an old one lacks are None or absent

@@ -11,10 +11,8 @@ from tracker.client.calls import Calls
 from tracker.client.connection import named
 from tracker.client.errors import EpochCommittedError, TrackerError
 from tracker.client.report import Report
-from tracker.contract.answers import Reported
 from tracker.contract.bounds import checked_epoch
-from tracker.contract.commands import Contents
-from tracker.contract.promises import CommitPromise
+from tracker.contract.commands import CommitPromise, Contents, Reported
 from tracker.contract.refusal import Refusal
 from tracker.contract.values import Outcome
 from tracker.wire import codec

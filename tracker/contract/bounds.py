@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .commands import CloseProducer, Command, Commit, DefineJob, Drain, OpenProducer, Report, Subscribe
-from .promises import Expect, Promise
+from .commands import CloseProducer, Command, Commit, DefineJob, Drain, Expect, OpenProducer, Promise, Report, Subscribe
 from .refusal import Refusal, Refused
 from .spec import DURATIONS, Spec
 from .values import NO_END_TIME

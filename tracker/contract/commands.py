@@ -1,7 +1,11 @@
-"""The commands that a tracker takes.
+"""The commands that a tracker takes, the promises in them, and its answers.
 
 Commands are plain values: what a caller sends, without transport. A command with the time at which it was taken is
 all that the state depends on, so a journal of them rebuilds it. All times and durations are in nanoseconds.
+
+A promise states what a front no longer sends, or how much it sends. A report numbers the substreams that it names; a
+promise in it names one by its number. A commit has no such table: the promise in it names the substream itself
+(`Expected`), and its reader makes a table of them.
 """
 
 from __future__ import annotations
@@ -12,9 +16,66 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .promises import Promise
-from .spec import Spec
-from .values import I8, U4, U8, DrainMode, Mode
+from .spec import JobSpec, Spec
+from .status import ALL, FIRST, JOINED, MAX, SUM, WHOLE, DrainStatus
+from .values import I8, U4, U8, DrainMode, Mode, Outcome, Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """A promise: the front will send no more elements of substreams with an end time up to `time`."""
+
+    front: str
+    time: int
+    scope: str | None = None  #: None: of every scope
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A promise: the front will send no more elements of one substream."""
+
+    front: str  #: empty: every front, since the caller is the substream's only source
+    substream_index: int  #: its place among the report's substreams
+    only_without_fronts: bool = False  #: refused with an empty front in a job that has fronts
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A promise: the front will send nothing more at all."""
+
+    front: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """A promise: the front will send exactly `elements` of one substream on a segment that it feeds."""
+
+    front: str
+    segment: str
+    substream_index: int  #: its place among the substreams of the report, or of the commit
+    elements: int
+    revise: bool = False  #: takes the place of another number
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The same as a caller gives it with a commit: the substream by its name.
+
+    >>> Expected("control", "raw", "JFK", "2013-01-01", 20, end_time=24).elements
+    20
+    """
+
+    front: str
+    segment: str
+    scope: str
+    name: str
+    elements: int
+    end_time: int | None = None  #: the substream's, if it has one
+    revise: bool = False
+
+
+Promise: TypeAlias = Frontier | Finish | Close | Expect
+CommitPromise: TypeAlias = Frontier | Finish | Expected
 
 
 def _no_u4() -> U4:
@@ -226,3 +287,60 @@ Command: TypeAlias = (
     | Tick
     | Recovered
 )
+
+
+@dataclass(frozen=True, slots=True)
+class JobDefined(Shown):
+    """The answer to `define_job`."""
+
+    #: the job is new; also False when a first answer was lost and the call was repeated
+    created: bool = field(metadata=ALL)
+    last_seq: int = field(metadata=SUM)
+    log_id: str = field(metadata=JOINED)
+    #: how often the job has started afresh; records carry it from one query to the next
+    incarnation: int = field(metadata=MAX)
+    drain: DrainStatus = field(metadata=WHOLE)
+    spec: JobSpec = field(metadata=FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported(Shown):
+    """The tracker's answer to a report."""
+
+    outcome: Outcome
+    duplicate_units: tuple[str, ...]  #: with PARTIAL_DUPLICATE: what to leave out of the next attempt
+    last_seq: int  #: the job's newest event
+    #: if asked for and applied: one for each of the report's names
+    substream_ids: U8 | None = field(default=None, repr=False, compare=False)
+    log_id: str = field(default="", repr=False)  #: the log that the ids are of
+
+    @property
+    def done(self) -> bool:
+        """Return whether there is nothing left to do: false for PARTIAL_DUPLICATE only."""
+        return self.outcome is not Outcome.PARTIAL_DUPLICATE
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    committed_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    acknowledged: int  #: the subscription's place
+    last_seq: int
+    log_id: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    acknowledged: int
+
+
+Answer: TypeAlias = JobDefined | Reported | Opened | Committed | DrainStatus | Subscribed | Acknowledged | None

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
-from .notebooks import Shown, table
-from .values import DrainMode, Reason, moment
+from .values import DrainMode, Reason, Shown, moment, table
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from .notebooks import Shown
-from .values import Mode, Ordering, length
+from .values import Mode, Ordering, Shown, length
 
 OrderingWord: TypeAlias = Literal["none", "scope", "global"]
 ModeWord: TypeAlias = Mode | Literal["staged", "immediate"]

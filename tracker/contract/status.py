@@ -1,35 +1,90 @@
-"""Status of jobs, drains and subscriptions, and of the server that answers.
+"""Status of jobs, drains and subscriptions, of the server that answers, and of what open substreams wait for.
 
 The core makes these values, the codec carries them, and callers read them. Times and durations are kept in nanoseconds,
 in fields ``…_ns``; for each of them a property gives the `datetime` (UTC) or `timedelta` that a program works with.
+
+The values of a job's shards become those of one job by rules: each field of a value that shards have carries its own,
+`field(metadata=SUM)`, so a field that is added says at once what becomes of it. `merged` refuses a value with a field
+that has none.
+
+A survey counts the waits of a job's open substreams over all of them, or looks for some among them. Nothing in
+`JobFigures` grows with the job's substreams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from .merging import (
-    ALL,
-    BY_NAME,
-    COMMON,
-    FIRST,
-    FIRST_NAMED,
-    JOINED,
-    LATEST,
-    LEAST_BY_KEY,
-    LEAST_OF_ALL,
-    MAX,
-    SLOWEST,
-    SUM,
-    UNION,
-    WHOLE,
-)
-from .notebooks import Shown
 from .spec import JobSpec
-from .values import DrainMode, DrainState, Mode, length, moment, moment_if_any
+from .values import DrainMode, DrainState, Mode, Reason, Shown, length, moment, moment_if_any
+
+_T = TypeVar("_T")
+
+Rule: TypeAlias = Mapping[str, Callable[[Sequence[Any]], Any]]
+
+#: The whole job is as far as its slowest shard; the first of these states is the slowest.
+_FAR: Final = (
+    DrainState.NOT_DRAINING,
+    DrainState.CANCELLED,
+    DrainState.PENDING,
+    DrainState.TIMED_OUT,
+    DrainState.DRAINING,
+    DrainState.DRAINED,
+)
+
+
+def merged(shards: Sequence[_T]) -> _T:
+    """Merge the shards' values field by field.
+
+    Args:
+        shards: at least one, of one dataclass.
+
+    Raises:
+        KeyError: a field has no rule.
+    """
+    whole: Any = type(shards[0])
+    return whole(  # type: ignore[no-any-return]
+        **{each.name: each.metadata["merge"]([getattr(shard, each.name) for shard in shards]) for each in fields(whole)}
+    )
+
+
+def _by_name(lists: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    found: dict[str, list[Any]] = {}
+    for each in chain.from_iterable(lists):
+        found.setdefault(getattr(each, fields(each)[0].name), []).append(each)
+    return tuple(map(merged, found.values()))
+
+
+def _least(shards: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {name: min(shard[name] for shard in shards) for name in shards[0] if all(name in shard for shard in shards)}
+
+
+def _given(values: Iterable[_T | None]) -> list[_T]:
+    return [value for value in values if value is not None]
+
+
+def _rule(rule: Callable[[Sequence[Any]], Any]) -> Rule:
+    return {"merge": rule}
+
+
+FIRST: Final = _rule(lambda values: values[0])  #: all shards agree, or the first speaks for them
+FIRST_NAMED: Final = _rule(lambda names: next(filter(None, names), ""))
+SUM: Final = _rule(sum)
+MAX: Final = _rule(max)
+ALL: Final = _rule(all)
+LATEST: Final = _rule(lambda times: max(_given(times), default=None))
+LEAST_OF_ALL: Final = _rule(lambda numbers: None if None in numbers else min(numbers))  #: None if a shard has none
+LEAST_BY_KEY: Final = _rule(_least)  #: of the keys that every shard has
+UNION: Final = _rule(lambda lists: tuple(sorted({each for some in lists for each in some})))
+COMMON: Final = _rule(lambda lists: tuple(each for each in lists[0] if all(each in some for some in lists)))
+SLOWEST: Final = _rule(lambda states: min(states, key=_FAR.index))
+JOINED: Final = _rule("+".join)
+WHOLE: Final = _rule(merged)  #: a value with rules of its own
+BY_NAME: Final = _rule(_by_name)  #: values with rules of their own, one for each name, which is their first field
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,3 +336,110 @@ class ServerInfo(Shown):
     limits: Mapping[str, int]
     instance: str = ""  #: names this start of the server; empty: it is older than this field
     features: tuple[str, ...] = ()  #: what it can do that earlier releases would get wrong instead of refusing it
+
+
+class Tally(NamedTuple):
+    """Totals of a job's announcements; each number only grows while the process runs."""
+
+    late: int = 0  #: entries that came after the end
+    ends: tuple[int, ...] = (0,) * len(Reason)  #: of substreams on segments, by their reason, in its order
+
+
+class FrontAge(NamedTuple):
+    """A front that has not finished."""
+
+    front: str
+    since: int  #: its last promise, or if it made none yet, when it was added or the server started (ns)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    """Figures of a job that need no look at its substreams."""
+
+    open_substreams: int
+    incomplete_substreams: int  #: open ones of which more is expected than was sent
+    staged_substreams: int
+    staged_epochs: int
+    cells: int
+    tombstones: int
+    events: int  #: kept, those for subscriptions alone too
+    retained_events: int  #: kept for subscriptions alone
+    last_seq: int
+    segments: Sequence[str]
+    drain: DrainState
+    producers: int
+    idle_fronts: int
+    fronts: tuple[FrontAge, ...]  #: unfinished, those that promised longest ago first; at most as many as asked for
+    other_fronts: int  #: unfinished ones that are not among `fronts`
+
+
+SOLE_OWNER = ""  #: in the place of a front: the producer that closes the substream by name, in a job without fronts
+
+
+@dataclass(frozen=True, slots=True)
+class Unbalanced:
+    """Imbalance of a substream on a segment on which it has not ended."""
+
+    segment: str
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSubstream:
+    """An open substream, and what it waits for; the first few of each kind."""
+
+    scope: str
+    name: str
+    end_time: int | None
+    created: int  #: ns since the Unix epoch
+    changed: int  #: the same
+    fronts: tuple[str, ...]  #: that have not closed it
+    more_fronts: int  #: beyond those
+    unbalanced: tuple[Unbalanced, ...]
+    more_unbalanced: int  #: segments beyond those
+    in_flight: int  #: elements sent and not received, over all segments
+    staged: bool  #: an epoch that is not committed has something of it, or was revoked and must be committed again
+    ordered: bool  #: it waits for nothing else than substreams of earlier end times
+    stalled: bool  #: it was announced as stalled
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Search for open substreams. All that is given must hold.
+
+    >>> Wanted(text="jfk 2013", segment="clean").front is None
+    True
+    """
+
+    text: str = ""  #: words, each of which the scope and name together must contain, in capitals or not
+    front: str | None = None  #: that has not closed it
+    segment: str | None = None  #: on which it does not balance
+    staged: bool = False
+    ordered: bool = False
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Some of the substreams that were looked for, by creation."""
+
+    substreams: tuple[OpenSubstream, ...]
+    looked: int  #: how many open substreams were looked at for this
+    following: int | None  #: where to go on; None: there are no more
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Counts of a job's open substreams by what they wait for. One that waits for several things counts for each."""
+
+    looked: int  #: how many open substreams were counted
+    fronts: Mapping[str, int]  #: by front that has not closed them; of very many fronts, the slowest
+    all_fronts: int  #: those that any front has not closed
+    segments: Mapping[str, int]  #: by segment on which they do not balance
+    all_segments: int  #: those that do not balance on some segment
+    in_flight: Mapping[str, int]  #: elements sent and not received, by segment
+    staged: int
+    ordered: int
+    stalled: int
+    oldest: tuple[OpenSubstream, ...]  #: of those that are closed and do not balance, unchanged for longest

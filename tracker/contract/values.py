@@ -3,14 +3,18 @@
 Times and durations are in nanoseconds, times since the Unix epoch; *end times* are the job's own 64-bit numbers, of
 which the tracker knows only the order. The numbers of the enumerations are those of the wire, and snapshots keep them:
 they never change.
+
+`Shown` displays a value of the contract by the names that callers know, and in notebooks as a table of escaped text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import Final, TypeAlias, TypeVar
+from html import escape
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,3 +141,45 @@ class DrainMode(Numbered):
 
     FINISH = "FINISH", 1  #: sources finish, which closes it
     HAND_OVER = "HAND_OVER", 2  #: sources stop, and the next deployment goes on with it
+
+
+class Shown:
+    """A dataclass that is shown by the names that callers know, in a notebook as a table.
+
+    A field ``…_ns`` keeps a time or a duration exactly; the property without the suffix gives callers their form.
+    """
+
+    __slots__ = ()
+
+    def shown(self: Any) -> dict[str, Any]:
+        """Return the fields with their values, in the form for callers."""
+        names = (each.name.removesuffix("_ns") for each in fields(self) if each.repr)
+        return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
+
+    def _repr_html_(self) -> str:
+        return table(self.shown())
+
+
+def table(rows: Mapping[str, object]) -> str:
+    """Return the HTML of a table with a row for each name and its value.
+
+    >>> table({"job": "<b>"})
+    '<table><tr><th>job</th><td>&lt;b&gt;</td></tr></table>'
+    """
+    lines = (f"<tr><th>{escape(name)}</th><td>{_cell(value)}</td></tr>" for name, value in rows.items())
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _cell(value: object) -> str:
+    match value:
+        case _ if hasattr(value, "_repr_html_"):
+            return str(value._repr_html_())
+        case Mapping():
+            return table(value)
+        case list() | tuple():
+            return "<br>".join(map(_cell, value))
+        case _:
+            return escape(str(value))

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tracker.contract.commands import Promise
 from tracker.contract.events import Body, Ended, Excess, FrontIdle, Late
-from tracker.contract.promises import Promise
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import Spec
 from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Reason

@@ -16,9 +16,20 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tracker.contract.answers import Committed, Opened, Reported
-from tracker.contract.commands import CloseProducer, Commit, OpenProducer, Report
-from tracker.contract.promises import Close, Expect, Finish, Frontier, Promise
+from tracker.contract.commands import (
+    Close,
+    CloseProducer,
+    Commit,
+    Committed,
+    Expect,
+    Finish,
+    Frontier,
+    Opened,
+    OpenProducer,
+    Promise,
+    Report,
+    Reported,
+)
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import DrainState, Mode, Outcome
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
-from tracker.contract.answers import Acknowledged, Subscribed
-from tracker.contract.commands import Ack, Subscribe
+from tracker.contract.commands import Ack, Acknowledged, Subscribe, Subscribed
 from tracker.contract.events import Event
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.status import SubscriptionStatus

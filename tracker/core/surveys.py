@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract.survey import SOLE_OWNER, Found, OpenSubstream, Survey, Unbalanced, Wanted
+from tracker.contract.status import SOLE_OWNER, Found, OpenSubstream, Survey, Unbalanced, Wanted
 from tracker.contract.values import NO_END_TIME
 
 from .accounts import PAGE

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from tracker.contract.answers import Answer, JobDefined
 from tracker.contract.bounds import MAX_DURATION, bounded
 from tracker.contract.commands import (
     Abandon,
     Ack,
+    Answer,
     CancelDrain,
     CloseProducer,
     Command,
@@ -27,6 +27,7 @@ from tracker.contract.commands import (
     Drain,
     FinishFront,
     ForgetProducer,
+    JobDefined,
     OpenProducer,
     Recovered,
     Report,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract.commands import Commit, Report
-from tracker.contract.promises import Close, Expect, Frontier, Promise
+from tracker.contract.commands import Close, Commit, Expect, Frontier, Promise, Report
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import DURATIONS, MILLION, Spec
 from tracker.contract.values import EVERY_SCOPE, NO_END_TIME

@@ -18,20 +18,23 @@ from tracker.contract.commands import (
     Commit,
     DefineJob,
     Drain,
+    Expect,
     OpenProducer,
     Recovered,
     Report,
 )
+from tracker.contract.commands import Close as CloseByName
 from tracker.contract.events import Ended, Event
-from tracker.contract.promises import Close as CloseByName
-from tracker.contract.promises import Expect
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import JobSpec
 from tracker.contract.status import (
     Counts,
     DrainStatus,
     Explained,
+    Found,
+    FrontAge,
     FrontStatus,
+    JobFigures,
     JobStatus,
     ProducerStatus,
     SegmentStatus,
@@ -39,8 +42,10 @@ from tracker.contract.status import (
     StagedStatus,
     SubscriptionStatus,
     SubstreamStatus,
+    Survey,
+    Tally,
+    Wanted,
 )
-from tracker.contract.survey import Found, FrontAge, JobFigures, Survey, Tally, Wanted
 from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, DrainState, Mode, Reason
 
 from . import deployments, surveys

@@ -26,9 +26,8 @@ from .interface import (
     Recovery,
     RestoreUnfinishedError,
 )
-from .ownership import Ownership, stand_by_file
 from .replicated import ReplicatedJournal
-from .sqlite import SqliteJournal, set_file_aside
+from .sqlite import Ownership, SqliteJournal, set_file_aside, stand_by_file
 
 if TYPE_CHECKING:
     from .objects import ObjectsJournal

@@ -5,12 +5,16 @@ A journal keeps bytes. It never looks into a record or a state, and does not dep
 Records are numbered 1, 2, 3, … without gaps, in the order of `append`. The records of one call are a group, which
 survives completely or not at all. A snapshot is the state after a record; the journal may drop records that every kept
 snapshot covers. `recover` returns the newest state that can be read, and the records after it.
+
+A group is kept as bytes (`pack`), with a checksum that covers its place in the log.
 """
 
 # ruff: noqa: ARG002 - what does nothing by default needs no argument
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -304,3 +308,36 @@ class FollowableJournal(Journal, Protocol):
         Raises:
             LostTrackError: the log does not continue there; recover without it.
         """
+
+
+_HEAD = struct.Struct("<HqI")  # of a record: method, time, length
+
+
+def pack(records: Sequence[Record]) -> bytes:
+    """Return the records of a group as bytes.
+
+    >>> list(unpack(pack([Record(1, 5, b"a"), Record(2, 6, b"")])))
+    [Record(method=1, at=5, payload=b'a'), Record(method=2, at=6, payload=b'')]
+    """
+    return b"".join(part for method, at, payload in records for part in (_HEAD.pack(method, at, len(payload)), payload))
+
+
+def unpack(data: bytes) -> Iterator[Record]:
+    """Return the records of a group, in order."""
+    at = 0
+    while at < len(data):
+        method, time_ns, length = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        yield Record(method, time_ns, data[at : at + length])
+        at += length
+
+
+def checksum(first: int, count: int, data: bytes) -> int:
+    """Return the checksum of a group.
+
+    Args:
+        first: the number of its first record.
+        count: how many records it has.
+        data: what `pack` made of them.
+    """
+    return zlib.crc32(data, zlib.crc32(f"{first},{count}".encode()))

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
-from .groups import unpack
 from .interface import (
     Damage,
     JournalError,
@@ -36,6 +35,7 @@ from .interface import (
     Recovery,
     RestoreUnfinishedError,
     loss_of,
+    unpack,
 )
 from .mark import Marked, Marks
 

@@ -13,9 +13,8 @@ from typing import Final
 
 import grpc
 
-from tracker.load import processes
 from tracker.load.plan import Plan
-from tracker.load.shared import PROBES_A_SECOND, Order, SharedCounters
+from tracker.load.shared import PROBES_A_SECOND, Order, SharedCounters, exit_with_parent
 
 _CALL: Final = b"." * 4096  # about the size of a report
 
@@ -23,7 +22,7 @@ _CALL: Final = b"." * 4096  # about the size of a report
 def main() -> int:
     """Run the process and return the exit status."""
     directory, address = sys.argv[1:]
-    processes.exit_with_parent()
+    exit_with_parent()
     shared = SharedCounters(Path(directory), Plan(Order.read(Path(directory)).scenario))
     with grpc.insecure_channel(address) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(

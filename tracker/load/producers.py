@@ -21,9 +21,8 @@ import numpy as np
 
 from tracker.client import Outcome, Producer, Report, TrackerClient, TrackerError
 from tracker.contract.refusal import Refusal
-from tracker.load import processes
 from tracker.load.plan import Plan, segment
-from tracker.load.shared import REPEATED, TAKEN_OVER, Order, SharedCounters
+from tracker.load.shared import REPEATED, TAKEN_OVER, Order, SharedCounters, exit_with_parent
 
 _LONGEST_SLEEP_S: Final = 0.5  # the longest time between two checks whether to stop
 _SWITCH_S: Final = 0.0005  # the longest time that a thread with a due report waits for one that prepares a report
@@ -199,7 +198,7 @@ class _Process:
 def main() -> int:
     """Run the process and return the exit status."""
     directory, number, life = sys.argv[1:]
-    processes.exit_with_parent()
+    exit_with_parent()
     sys.setswitchinterval(_SWITCH_S)
     return _Process(Path(directory), int(number), int(life)).run()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tracker.load import processes
+from tracker.load.shared import memory, processor_seconds, waiting_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Server:
 
     def processor_seconds(self) -> float:
         """Return the processor time that all its threads have used, in seconds."""
-        return processes.processor_seconds(self.pid)
+        return processor_seconds(self.pid)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal, and wait until the process is over."""
@@ -136,15 +136,15 @@ class Started:
             raise FailedError(f"the tracker has ended: {self._log.read_text()}")
         pid = self._server.pid
         return Use(
-            memory=processes.memory(pid),
+            memory=memory(pid),
             disk=self._disk(),
-            processor_seconds=self._used + processes.processor_seconds(pid),
-            waiting_seconds=self._waited + processes.waiting_seconds(pid),
+            processor_seconds=self._used + processor_seconds(pid),
+            waiting_seconds=self._waited + waiting_seconds(pid),
         )
 
     def restart(self) -> None:
-        self._used += processes.processor_seconds(self._server.pid)
-        self._waited += processes.waiting_seconds(self._server.pid)
+        self._used += processor_seconds(self._server.pid)
+        self._waited += waiting_seconds(self._server.pid)
         self._server.end(signal.SIGKILL)
         self._server = self._start()
 

@@ -1,12 +1,18 @@
-"""The numbers that the processes of a run share, in files that all of them have mapped.
+"""The numbers that the processes of a run share, in files that all of them have mapped; and what they use.
 
 Producers and the watcher only record when something happened; a process that is killed loses nothing that it has
 recorded. Times are in seconds, of the machine's monotonic clock, which all its processes share; 0 means: not yet.
+
+What a process uses is read from Linux's /proc (0 elsewhere). A process of a run ends with its parent.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -116,3 +122,54 @@ class SharedCounters:
         """Return the faults that all processes have recorded."""
         file = self._directory / "faults"
         return file.read_text().splitlines() if file.exists() else []
+
+
+def exit_with_parent() -> None:
+    """Make this process end soon after its parent. It also ignores Ctrl-C, which the parent handles."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=[os.getppid()], daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that all threads of a process have used, in seconds."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def waiting_seconds(pid: int) -> float:
+    """Return the time in which a process's threads could have run but no processor was free, in seconds."""
+    waited = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            waited += int(task.read_text().split()[1])
+        except (OSError, IndexError):  # the thread has just ended
+            continue
+    return waited / 1e9
+
+
+def machine_seconds() -> float:
+    """Return the processor time that all programs on this machine have used, in seconds."""
+    try:
+        ticks = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+    except OSError:
+        return 0.0
+    idle, waiting = ticks[3], ticks[4]
+    return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int) -> int:
+    """Return the resident memory of a process, in bytes."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from tracker.client import Ended, Event, Reason, TrackerClient, TrackerError, TrackerUnavailable, Watch
-from tracker.load import processes
 from tracker.load.plan import Plan, graph
-from tracker.load.shared import LAST_SEQ, SEEN, Order, SharedCounters
+from tracker.load.shared import LAST_SEQ, SEEN, Order, SharedCounters, exit_with_parent
 
 _MOST_FAULTS: Final = 100  #: the most faults that are recorded: more would not help
 
@@ -70,7 +69,7 @@ def _close_at_stop(shared: SharedCounters, events: Watch) -> None:
 def main() -> int:
     """Run the process and return the exit status."""
     directory = Path(sys.argv[1])
-    processes.exit_with_parent()
+    exit_with_parent()
     order = Order.read(directory)
     plan = Plan(order.scenario)
     shared = SharedCounters(directory, plan)

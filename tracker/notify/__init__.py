@@ -4,6 +4,6 @@ A process of its own, `tracker notify`, reads events by durable subscriptions, o
 event when it was delivered. So nothing is lost when it stops, when a receiver is away, or when the tracker restarts,
 and a rule whose receiver is away holds no other rule up.
 
-`rules` reads the file of rules and makes an event the message that a receiver gets, `webhooks` sends it,
-`delivery` runs one rule, and `app` is the process, which runs all of them and reads a changed file again.
+`rules` reads the file of rules and makes an event the message that a receiver gets, `delivery` runs one rule and sends
+its messages, and `app` is the process, which runs all rules and reads a changed file again.
 """

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracker.contract.refusal import Refused
-from tracker.contract.survey import OpenSubstream, Wanted
+from tracker.contract.status import OpenSubstream, Wanted
 
 from .documents import Json, event, explanation, glance, open_substream
 from .feed import BEAT, Feeds, Streams, sent, written

@@ -25,8 +25,16 @@ from tracker.contract.events import (
     Late,
     Stalled,
 )
-from tracker.contract.status import DrainStatus, Explained, FrontStatus, JobStatus, ProducerStatus, SegmentStatus
-from tracker.contract.survey import OpenSubstream, Survey
+from tracker.contract.status import (
+    DrainStatus,
+    Explained,
+    FrontStatus,
+    JobStatus,
+    OpenSubstream,
+    ProducerStatus,
+    SegmentStatus,
+    Survey,
+)
 from tracker.contract.values import EVERY_SCOPE, DrainMode
 
 Json: TypeAlias = dict[str, Any]

@@ -9,8 +9,7 @@ from typing import Protocol, TypeVar
 from starlette.requests import HTTPConnection
 
 from tracker.contract.events import Event
-from tracker.contract.status import Explained, JobStatus
-from tracker.contract.survey import Found, Survey, Wanted
+from tracker.contract.status import Explained, Found, JobStatus, Survey, Wanted
 
 _T = TypeVar("_T")
 

@@ -1,28 +1,192 @@
-"""The relay as a process: it listens, relays until a signal stops it, and ends when it has answered all it accepted."""
+"""The relay as a process: it listens, relays until a signal stops it, and ends when it has answered all it accepted.
+
+Its address is a socket file that only its owner's group may use, or a port. One relay at a time listens at a path. It
+holds a lock beside the path, which the system releases when the process ends, however it ends. A relay removes an
+existing socket file only if the file belongs to its own user and no process listens there: then it is a dead relay's.
+It never removes anything else, not even a file that has replaced its own socket while it ran. gRPC would remove
+whatever is at the path where it listens, before and after. So gRPC gets a path that no other program knows, and the
+socket gets its name by a link, which never replaces a file.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import os
+import secrets
 import signal
-from contextlib import AsyncExitStack
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import grpc.aio
 from starlette.middleware import Middleware
 
 from tracker.client.credentials import Credentials
 from tracker.client.servers import alternatives
 from tracker.security.guard import Security
 from tracker.security.http import HttpGuard, serving
-from tracker.security.transport import Transport
+from tracker.security.transport import Certificate, Transport, add_port
 from tracker.web.application import application
+from tracker.web.listening import CannotListenError
+from tracker.wire.addresses import UNIX, host_and_port
 
 from .batching import Budget
-from .listening import bound
 from .metrics import RelayMetrics
 from .service import SERVICE, Relay, Upstream
 
 log = logging.getLogger("tracker.relay")
+
+
+_LONGEST_PATH = 107  # bytes: the system's limit for the path of a socket
+
+
+@contextmanager
+def bound(server: grpc.aio.Server, listen: str, mode: int, certificate: Certificate | None = None) -> Iterator[str]:
+    """Bind a server to an address while the context lasts; give the address that callers have to use.
+
+    Args:
+        listen: ``unix:PATH`` or ``HOST:PORT``; port 0 picks one.
+        mode: the permissions of the socket file.
+        certificate: for TLS on a port; a socket file uses none.
+
+    Raises:
+        ValueError: `listen` does not have one of these forms.
+        CannotListenError: another relay listens there, or this process cannot.
+    """
+    if listen.startswith(UNIX):
+        path = _usable(listen)
+        with _lock(path), _socket(server, path, mode):
+            yield listen
+        return
+    host_and_port(listen, "use unix:PATH or HOST:PORT, such as 127.0.0.1:7655")
+    yield add_port(server, listen, certificate)
+
+
+def _usable(listen: str) -> Path:
+    path = Path(listen.removeprefix(UNIX))
+    if not path.is_absolute():
+        raise ValueError(f"{listen!r} is not an absolute path; use one such as unix:/run/relay.sock")
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise ValueError(
+            f"the socket's path has {len(os.fsencode(path))} bytes, and at most {_LONGEST_PATH} are allowed: {path}. "
+            "Use a shorter one: --listen unix:PATH, and TRACKER_RELAY=unix:PATH for its clients"
+        )
+    return path
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    beside = path.with_name(f"{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Do not follow a link, and do not wait for the other end of a pipe: another user who can write in this
+        # directory may have put one there.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(beside, flags, 0o600)
+    except OSError as error:
+        raise CannotListenError(f"cannot listen on {path}: {error}") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise CannotListenError(
+                f"cannot listen on {path}: its lock {beside} is not a file of this user ({os.geteuid()}); "
+                "remove it, or listen elsewhere"
+            )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CannotListenError(f"another relay listens on {path}") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _socket(server: grpc.aio.Server, path: Path, mode: int) -> Iterator[None]:
+    """Have the server listen at a path while the context lasts. The caller holds the lock."""
+    _clear(path)
+    own = path.with_name(f".{secrets.token_hex(3)}")
+    if len(os.fsencode(own)) > _LONGEST_PATH:
+        own = path.with_name(f"{path.name[:-2]}{secrets.token_hex(1)}")
+    before = os.umask(0o777 & ~mode)  # so that other users cannot connect even for a moment
+    try:
+        add_port(server, f"{UNIX}{own}")
+    finally:
+        os.umask(before)
+    bound = own.lstat()
+    try:
+        os.link(own, path)
+    except OSError as error:
+        raise CannotListenError(f"cannot listen on {path}: {error}") from error
+    finally:
+        own.unlink()
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            now = path.lstat()
+            if (now.st_dev, now.st_ino) == (bound.st_dev, bound.st_ino):
+                path.unlink()
+            else:
+                log.warning("the relay's socket was replaced by another, which stays", extra={"path": str(path)})
+
+
+def _clear(path: Path) -> None:
+    """Remove a dead relay's socket.
+
+    Raises:
+        CannotListenError: the path has something else.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CannotListenError(f"cannot listen on {path}: {error}") from error
+    if not stat.S_ISSOCK(found.st_mode):
+        raise CannotListenError(
+            f"cannot listen on {path}: a file that is not a socket exists there; remove it, or listen elsewhere"
+        )
+    if found.st_uid != os.geteuid():
+        raise CannotListenError(
+            f"cannot listen on {path}: the socket there belongs to user {found.st_uid}, not to this one "
+            f"({os.geteuid()}); let that user remove it, or listen elsewhere"
+        )
+    if _is_alive(path):
+        raise CannotListenError(
+            f"cannot listen on {path}: another program uses the socket there; stop it, or listen elsewhere"
+        )
+    path.unlink(missing_ok=True)
+
+
+def _is_alive(path: Path) -> bool:
+    """Return whether a program has the socket at a path: only a refused connection means that none has."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a program that listens but accepts no connections is alive, too
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return _is_bound(path)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+def _is_bound(path: Path) -> bool:
+    """Return whether a program of this network namespace has a socket at the path and does not listen yet."""
+    try:
+        table = Path("/proc/net/unix").read_bytes()
+    except OSError:
+        return False
+    return any(line.split(maxsplit=7)[7:] == [os.fsencode(path)] for line in table.splitlines())
+
 
 _GRACE_S = 10.0  # seconds that reports under way get when the relay stops
 

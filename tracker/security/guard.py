@@ -22,8 +22,7 @@ from typing import Final
 
 from tracker.wire.addresses import host_and_port, is_local
 
-from .identities import ANYBODY, HTTP, NEEDED, DeniedError, Identity, Scope, unauthenticated
-from .quotas import UNBOUNDED, Usage
+from .identities import ANYBODY, HTTP, NEEDED, UNBOUNDED, DeniedError, Identity, Scope, Usage, unauthenticated
 from .tokensfile import Clients, TokensFileError, read_clients
 from .transport import Certificate
 

@@ -28,8 +28,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from .identities import Identity, Scope
-from .quotas import Quotas
+from .identities import Identity, Quotas, Scope
 
 _KEYS: Final = ("sha256", "certificate", "scopes", "jobs", "quotas")
 _QUOTAS: Final = tuple(each.name for each in fields(Quotas))

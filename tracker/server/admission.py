@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tracker.contract.commands import Command, Commit, DefineJob, Drain, OpenProducer, Report, Subscribe
-from tracker.contract.promises import Expect, Frontier
+from tracker.contract.commands import (
+    Command,
+    Commit,
+    DefineJob,
+    Drain,
+    Expect,
+    Frontier,
+    OpenProducer,
+    Report,
+    Subscribe,
+)
 from tracker.contract.refusal import Refusal
 from tracker.contract.status import Counts
 from tracker.core import Prepared, Refused, Tracker

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from tracker.contract.survey import JobFigures, Survey
+from tracker.contract.status import JobFigures, Survey
 from tracker.core import Refused, Tracker
 from tracker.core.surveys import Surveyor
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from operator import lt
 
 from tracker.contract.commands import Report
-from tracker.contract.survey import Tally
+from tracker.contract.status import Tally
 from tracker.core import JobView
 
 OTHERS = "(other)"  #: for what has no label of its own; no job can be called so

@@ -20,14 +20,14 @@ from prometheus_client.core import HistogramMetricFamily as Histogram
 from prometheus_client.registry import Collector
 
 import tracker
-from tracker.contract.survey import Tally
+from tracker.contract.status import Tally
 from tracker.contract.values import DrainState, Reason
 
 from .clock import Clock
 from .intake import Intake
 from .inventory import Inventory, JobNumbers
 from .measures import OTHERS, Distribution, JobLabels, Measures, escaped
-from .readiness import Readiness
+from .owning import Readiness
 from .sequencer import Sequencer
 from .watching import Readers
 

@@ -15,8 +15,7 @@ from typing import Any
 import msgpack
 
 import tracker
-from tracker.contract.answers import Answer
-from tracker.contract.commands import Command, DefineJob, Recovered
+from tracker.contract.commands import Answer, Command, DefineJob, Recovered
 from tracker.core import Prepared, Refused, Tracker
 from tracker.journal import (
     FollowableJournal,

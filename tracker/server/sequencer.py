@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tracker.contract.answers import Answer
-from tracker.contract.commands import DefineJob, Tick
+from tracker.contract.commands import Answer, DefineJob, Tick
 from tracker.contract.refusal import Refusal
 from tracker.core import Prepared, Refused
 from tracker.journal import JournalError, JournalFullError, JournalGoneError, Record

@@ -11,8 +11,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from tracker.contract.answers import Answer, Reported
-from tracker.contract.commands import Command, DefineJob, Report
+from tracker.contract.commands import Answer, Command, DefineJob, Report, Reported
 from tracker.core import Refused
 from tracker.security.guard import Caller
 from tracker.security.identities import FORCE

@@ -6,8 +6,7 @@ is loaded at its first use: an executor that reports to one tracker does not nee
 
 from __future__ import annotations
 
-from tracker.sharded.client import ShardedClient
+from tracker.sharded.client import ShardedClient, ShardedProducer
 from tracker.sharded.merged_events import Position, ShardedWatch
-from tracker.sharded.producer import ShardedProducer
 
 __all__ = ["Position", "ShardedClient", "ShardedProducer", "ShardedWatch"]

@@ -11,9 +11,8 @@ from typing import Final
 from tracker.cli.forms import Form
 from tracker.cli.output import print_line, print_pairs, print_table, progress
 from tracker.load.results import Latency, Result
-from tracker.load.run import Progress
+from tracker.load.run import Progress, Search, Step
 from tracker.load.scenario import Scenario
-from tracker.load.search import Search, Step
 
 _LATENCY_HEADER: Final = ["LATENCY IN MS", "NUMBER", "P50", "P90", "P99", "P99.9", "LONGEST"]
 

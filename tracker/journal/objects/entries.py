@@ -31,7 +31,7 @@ class Entry:
         first: of a group: the number of its first record.
         count: of a group: how many records it has.
         cut: of a group: what lies between `after` and this one does not count, and the operator has accepted that.
-        data: of a group: what `tracker.journal.groups.pack` made of the records.
+        data: of a group: what `tracker.journal.interface.pack` made of the records.
     """
 
     position: int

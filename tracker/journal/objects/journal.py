@@ -24,7 +24,6 @@ from typing import Any, Final
 
 from tracker.store import ConditionalStore, StoreError
 
-from ..groups import unpack
 from ..interface import (
     Damage,
     Following,
@@ -36,15 +35,15 @@ from ..interface import (
     Place,
     Record,
     Recovery,
+    unpack,
 )
 from ..mark import Marks
 from ..replicated import Group, LogFollowing, ReplicatedJournal, left_out, new_holder
 from ..snapshots import SnapshotDamagedError
 from .address import unusable
-from .chain import BrokenError, Chain, CutError, Survey
 from .entries import Entry, name_of, position_of
 from .lease import Lease
-from .log import LOSS, Followed, Log
+from .log import LOSS, BrokenError, Chain, CutError, Followed, Log, Survey
 from .snapshots import ObjectsSnapshots, Taken
 
 _RESTORING: Final = "restoring"

@@ -17,8 +17,8 @@ import redis
 from .. import replicated
 from ..replicated import BEATS, describe, is_dead, new_holder
 from . import scripts
-from .connection import connect
-from .keys import Keys
+from .address import connect
+from .scripts import Keys
 from .top import Top
 
 _NEW_S = 1.0  # at most, for which a newcomer leaves the lease to those who have followed the log: they look often

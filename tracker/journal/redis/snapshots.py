@@ -13,8 +13,8 @@ import redis
 from ..interface import JournalError, JournalFullError, JournalGoneError
 from ..snapshots import KEEP, SnapshotDamagedError, described, read_pieces, write_pieces
 from . import scripts
-from .connection import LOST, connect, is_full
-from .keys import Keys
+from .address import LOST, connect, is_full
+from .scripts import Keys
 
 
 class RedisSnapshots:

@@ -1,15 +1,23 @@
 """The one codec: from the contract's values to the wire's messages and back, for servers and clients.
 
 What one end writes the other end reads, so both directions of a message stand side by side: `values` (single fields,
-whatever has the form of its message, and specifications), `events`, and `reports` with their promises. `commands` reads
+whatever has the form of its message, and specifications), `events`, and `reports` with their promises, which also reads
 requests as the core's commands; clients write theirs where they make the call.
 
 Nothing here decides anything: whether a command is valid in the job's state is the core's decision.
 """
 
-from .commands import Method, read_command
 from .events import read_ended, read_event, write_bookmark, write_ended, write_event
-from .reports import read_large_report, read_report, read_reported, write_promises, write_report, write_reported
+from .reports import (
+    Method,
+    read_command,
+    read_large_report,
+    read_report,
+    read_reported,
+    write_promises,
+    write_report,
+    write_reported,
+)
 from .values import names_of, parse, read, write, write_job_spec, write_length, write_mode
 
 __all__ = [

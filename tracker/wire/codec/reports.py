@@ -1,29 +1,41 @@
-"""Reports: a client writes one from what it has gathered, a server reads it as the core's command.
+"""Commands: a client writes a report from what it has gathered, a server reads each request as the core's command.
 
 Writing and reading take whole columns: nothing here takes a step for each entry. Names take one each.
 A promise of a report names a substream by its number, one of a commit names it by itself.
+
+A command is read from the bytes of its request alone, so the same bytes from a journal give the same command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from enum import IntEnum
+from typing import Any, TypeVar
 
 import numpy as np
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from tracker.contract import commands
-from tracker.contract.answers import Reported
-from tracker.contract.commands import Contents
-from tracker.contract.promises import Close, CommitPromise, Expect, Expected, Finish, Frontier, Promise
+from tracker.contract.commands import (
+    Close,
+    CommitPromise,
+    Contents,
+    Expect,
+    Expected,
+    Finish,
+    Frontier,
+    Promise,
+    Reported,
+)
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import NO_END_TIME, Outcome
-from tracker.wire.columns import pack_i8, pack_u4, pack_u8, unpack_i8, unpack_u4, unpack_u8
-from tracker.wire.gen import columns_pb2
-from tracker.wire.gen import tracker_pb2 as wire
 
-from .values import optional, parse
+from ..columns import pack_i8, pack_u4, pack_u8, unpack_i8, unpack_u4, unpack_u8
+from ..gen import columns_pb2
+from ..gen import tracker_pb2 as wire
+from .values import optional, parse, read_asked, read_spec
 
 
 def read_promises(promises: Iterable[wire.Promise]) -> tuple[Promise, ...]:
@@ -241,3 +253,76 @@ def read_reported(message: wire.ReportResponse) -> Reported:
         duplicate_units=tuple(message.duplicate_units),
         last_seq=message.last_seq,
     )
+
+
+class Method(IntEnum):
+    """Name of a command in a journal; the numbers never change."""
+
+    DEFINE_JOB = 1
+    DELETE_JOB = 2
+    OPEN_PRODUCER = 3
+    CLOSE_PRODUCER = 4
+    FORGET_PRODUCER = 5
+    FINISH_FRONT = 6
+    REPORT = 7
+    COMMIT = 8
+    DRAIN = 9
+    CANCEL_DRAIN = 10
+    ABANDON = 11
+    SUBSCRIBE = 12
+    ACK = 13
+    UNSUBSCRIBE = 14
+    TICK = 100  #: no caller's: time has passed, for the job that is named or, without a name, for all
+    STARTED = 101  #: no command: what a server brought with it when it started
+    RESTORED = 102  #: no command: the state of a backup, which is in the snapshot after this record
+    MOVED = 103  #: no command: the journal ends here; the payload has HOST:PORT of who continues, or nothing
+
+
+def read_command(method: Method, data: bytes) -> commands.Command:
+    """Return the command that a request asks for, or that time does.
+
+    Raises:
+        Refused: ``MALFORMED``: the request cannot be read, or a required field is missing.
+    """
+    if method is Method.TICK:
+        return commands.Tick(data.decode())
+    request, read = _READERS[method]
+    return read(parse(request, data))
+
+
+def _define_job(request: wire.DefineJobRequest) -> commands.DefineJob:
+    return commands.DefineJob(read_spec(request.spec), force=request.force)
+
+
+def _commit(request: wire.CommitRequest) -> commands.Commit:
+    return commands.Commit(
+        request.job,
+        request.producer,
+        request.run,
+        optional(request, "epoch"),
+        tuple(request.units.names) if request.HasField("units") else None,
+        request.seal,
+        *read_commit_promises(request.promises),
+    )
+
+
+def _as(kind: type[Any]) -> Callable[[Message], Any]:
+    return lambda request: read_asked(request, kind)
+
+
+_READERS: dict[Method, tuple[type[Message], Callable[[Any], commands.Command]]] = {
+    Method.DEFINE_JOB: (wire.DefineJobRequest, _define_job),
+    Method.DELETE_JOB: (wire.DeleteJobRequest, _as(commands.DeleteJob)),
+    Method.OPEN_PRODUCER: (wire.OpenProducerRequest, _as(commands.OpenProducer)),
+    Method.CLOSE_PRODUCER: (wire.CloseProducerRequest, _as(commands.CloseProducer)),
+    Method.FORGET_PRODUCER: (wire.ForgetProducerRequest, _as(commands.ForgetProducer)),
+    Method.FINISH_FRONT: (wire.FinishFrontRequest, _as(commands.FinishFront)),
+    Method.REPORT: (wire.ReportRequest, read_report),
+    Method.COMMIT: (wire.CommitRequest, _commit),
+    Method.DRAIN: (wire.DrainRequest, _as(commands.Drain)),
+    Method.CANCEL_DRAIN: (wire.CancelDrainRequest, _as(commands.CancelDrain)),
+    Method.ABANDON: (wire.AbandonRequest, _as(commands.Abandon)),
+    Method.SUBSCRIBE: (wire.SubscribeRequest, _as(commands.Subscribe)),
+    Method.ACK: (wire.AckRequest, _as(commands.Ack)),
+    Method.UNSUBSCRIBE: (wire.UnsubscribeRequest, _as(commands.Unsubscribe)),
+}
