@@ -13,8 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from tracker.web.application import application
-from tracker.web.listening import listening
+from tracker.web.listening import application, listening
 
 
 async def _nothing() -> Collector:

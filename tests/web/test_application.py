@@ -12,8 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tracker.web.application import application
-from tracker.web.listening import listening
+from tracker.web.listening import application, listening
 
 from .fetching import get
 

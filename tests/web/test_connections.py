@@ -16,8 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tests.security.authority import Authority
-from tracker.web.application import application
-from tracker.web.listening import Connections, listening
+from tracker.web.listening import Connections, application, listening
 
 from .test_application import scrape
 

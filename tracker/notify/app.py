@@ -14,8 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from tracker.client import TrackerClient
-from tracker.web.application import application
-from tracker.web.listening import listening
+from tracker.web.listening import application, listening
 
 from .delivery import Delivery
 from .rules import Rule, RulesError, read_rules

@@ -28,11 +28,9 @@ from starlette.middleware import Middleware
 
 from tracker.client.credentials import Credentials
 from tracker.client.servers import alternatives
-from tracker.security.guard import Security
-from tracker.security.http import HttpGuard, serving
+from tracker.security.guard import HttpGuard, Security, serving
 from tracker.security.transport import Certificate, Transport, add_port
-from tracker.web.application import application
-from tracker.web.listening import CannotListenError
+from tracker.web.listening import CannotListenError, application
 from tracker.wire.addresses import UNIX, host_and_port
 
 from .batching import Budget

@@ -25,11 +25,9 @@ import tracker
 from tracker.journal import Journal, JournalGoneError, JournalLockedError
 from tracker.page.application import Page
 from tracker.security.audit import Audit
-from tracker.security.guard import Security
-from tracker.security.http import HttpGuard, JobAccess, serving
+from tracker.security.guard import HttpGuard, JobAccess, Security, serving
 from tracker.security.transport import Transport, add_port, cannot_listen
-from tracker.web.application import application
-from tracker.web.listening import CannotListenError
+from tracker.web.listening import CannotListenError, application
 from tracker.wire.addresses import UNIX, host_and_port
 
 from . import replayable
