@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
 from .judging import JOB, PRODUCERS, FoundOut, Log, Lost
+from .rules import end_time, scope
 
 if TYPE_CHECKING:
     from .program import Serving
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Producer:
-    """A client that commits epoch after epoch, each with an element and a promise, and repeats what has no answer."""
+    """A client that commits epoch after epoch, with elements and promises, and repeats what has no answer."""
 
     def __init__(self, world: World, name: str, epochs: int) -> None:
         self._world = world
@@ -28,12 +30,12 @@ class Producer:
         self.done = False
 
     def run(self) -> None:
-        """Commit all epochs, and, until all is calm, whatever is missing of them again."""
+        """Commit all epochs, and, until all is calm and over, whatever is missing of them again."""
         while not self.done:
             calm = self._world.calm
             try:
                 self._live()
-                self.done = calm
+                self.done = calm and self._world.over
                 self._world.schedule.pause(1.0)
             except Refused as refused:  # fenced, or of a tracker that knows no such job: begin again
                 if refused.code not in ("FAILED_PRECONDITION", "NOT_FOUND", "ABORTED", "OUT_OF_RANGE"):
@@ -45,7 +47,8 @@ class Producer:
         self._runs += 1
         run = f"{self._name}.{self._runs}"
         segments = [wire.Segment(name="a", feeds=["b"]), wire.Segment(name="b")]
-        spec = wire.JobSpec(job=JOB, deployment="d", segments=segments, fronts=PRODUCERS)
+        rules = world.sent.rules.spec()
+        spec = wire.JobSpec(job=JOB, deployment="d", segments=segments, fronts=PRODUCERS, **rules)
         world.insist(Method.DEFINE_JOB, wire.DefineJobRequest(spec=spec))
         world.defined = True
         opened, log_id = world.insist(
@@ -60,18 +63,37 @@ class Producer:
         if committed < known:
             raise FoundOut(f"{self._name} had epoch {known} committed in log {log_id}, and its newest is {committed}")
         for epoch in range(committed + 1, self._epochs):
+            world.sent.begun.setdefault((self._name, epoch), world.wall())
             _, log_id = world.insist(Method.REPORT, self._report(run, epoch))
-            found = world.logs.setdefault(log_id, Log()).committed
-            found[self._name] = max(epoch, found.get(self._name, -1))
-            world.schedule.pause(world.schedule.random.choice((0.05, 0.2, 1.0)))
+            log = world.logs.setdefault(log_id, Log())
+            log.committed[self._name] = max(epoch, log.committed.get(self._name, -1))
+            log.answered.setdefault((self._name, epoch), world.wall())
+            pauses = (0.05, 0.2, 0.2, 1.0, 4.0) if world.sent.rules.any else (0.05, 0.2, 1.0)
+            world.schedule.pause(world.schedule.random.choice(pauses))
 
     def _report(self, run: str, epoch: int) -> wire.ReportRequest:
+        """Send an element of a window, receive that of the one before with a child, and promise."""
+        expects = self._world.sent.rules.expects
+        entries = [(epoch, 0, self._label(epoch), 1, 0)] if epoch < self._epochs - 1 else []
+        if epoch:
+            entries += [(epoch - 1, 0, self._label(epoch - 1), 0, 1), (epoch - 1, 1, 0, 1, 1)]
+        expected = range(epoch + 1 if epoch else 0, min(epoch + 2, self._epochs - 1)) if expects else range(0)
+        windows = sorted({*expected, *(window for window, *_ in entries)})
+        scopes = sorted(map(scope, windows))
+        promises = [wire.Promise(frontier=wire.Frontier(front=self._name, time=end_time(epoch)))]
+        for window in expected:
+            number = wire.Expect(front=self._name, segment="a", substream_index=windows.index(window), elements=1)
+            promises.append(wire.Promise(expect=number))
+        named, segment_index, xor, sent, received = zip(*entries, strict=True)
         return wire.ReportRequest(
-            job=JOB, producer=self._name, run=run, epoch=epoch, scopes=["s"], names=[f"w{epoch}"], scope_index=[0],
-            end_times=[epoch], segments=["a"], substream_index=[0], segment_index=[0], xor=[0], sent=[1], received=[1],
-            entry_count=1, commit=True,
-            promises=[wire.Promise(frontier=wire.Frontier(front=self._name, time=epoch))],
+            job=JOB, producer=self._name, run=run, epoch=epoch, scopes=scopes, names=[f"w{each}" for each in windows],
+            scope_index=[scopes.index(scope(each)) for each in windows], end_times=map(end_time, windows),
+            segments=["a", "b"], substream_index=map(windows.index, named), segment_index=segment_index, xor=xor,
+            sent=sent, received=received, entry_count=len(entries), commit=True, promises=promises,
         )  # fmt: skip
+
+    def _label(self, window: int) -> int:
+        return 1 + zlib.crc32(f"{self._name} {window}".encode())
 
 
 def hand_over(world: World) -> None:

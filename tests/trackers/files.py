@@ -27,6 +27,7 @@ from .machines import Machines
 from .schedule import Process, Schedule
 from .stores import Weather, made
 
+_SLOW = 0.1  # the share of uses of files that take time, in which others go on, and processes end
 _NOT_THERE = "-lock"  # of whom no copy is made: a process has it, and no other one
 
 
@@ -74,9 +75,9 @@ class Sqlite:
         (self._base / "next").symlink_to(place.name)
         os.replace(self._base / "next", self._now)
 
-    def lose(self, random: Random) -> str:
+    def lose(self, random: Random, end: bool) -> str:
         files = self.copy()
-        name = random.choice(("tracker.db", "tracker.db-wal", "tracker.db-mark", "end"))
+        name = "end" if end else random.choice(("tracker.db", "tracker.db-wal", "tracker.db-mark", "end"))
         if name != "tracker.db-mark" and self.machines.has_lost_power:
             return ""  # the mark may be older than what is lost, and nobody else could tell
         if name != "end" and files.pop(name, None) is None:
@@ -90,9 +91,9 @@ class Sqlite:
     def _lose_end(self, random: Random) -> bool:
         """Lose the newest records, and nothing else, if there are any."""
         with suppress(sqlite3.Error), closing(sqlite3.connect(self._now / "tracker.db")) as log, log:
-            groups = [first for (first,) in log.execute("SELECT first FROM log ORDER BY first")][-10:]
+            groups = [first for (first,) in log.execute("SELECT first FROM log ORDER BY first")]
             if groups:
-                log.execute("DELETE FROM log WHERE first >= ?", [random.choice(groups)])
+                log.execute("DELETE FROM log WHERE first >= ?", [random.choice(groups[-20:])])
                 return True
         return False
 
@@ -153,7 +154,7 @@ class Sqlite:
         def used(*arguments: Any, **options: Any) -> Any:
             if not self._schedule.is_inside:
                 return use(*arguments, **options)
-            self._schedule.pause(0)
+            self._schedule.pause(0.01 if self._schedule.random.random() < _SLOW else 0)
             result = use(*arguments, **options)
             self._schedule.pause(0)
             return result

@@ -38,6 +38,7 @@ class Machines:
         self._apart = apart
         self._runs = 1
         self.has_lost_power = False
+        self.doze_s = 0.0  #: how long the process sleeps that next notes a command under way
         self._paths: dict[int, str] = {}  # by each mark's id
         self._marks: list[Mark] = []
         self._on_disk: dict[str, bytes] = {}
@@ -80,6 +81,9 @@ class Machines:
             if self._schedule.is_inside:
                 if done and self._schedule.random.random() < _WRITTEN_BACK:
                     synced(each)
+                if marked.carried and self.doze_s:
+                    self._schedule.process.sleeps_until = self._schedule.now + self.doze_s
+                    self.doze_s = 0.0
                 self._schedule.pause(0)
             return done
 

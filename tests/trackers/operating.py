@@ -67,6 +67,7 @@ class Operator:
         while True:
             for tracker in world.trackers:
                 tracker.kill()
+            world.decides()  # each attempt may give the log a new id
             try:
                 done = world.store.restore(Checked([backup], "backup"))
                 break

@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 
-from tracker.core import reports
-from tracker.journal import LeftOut, Recovery, SqliteJournal
-from tracker.journal.redis import RedisJournal, lease, log, scripts
+from tracker.contract.values import Reason
+from tracker.core import codec, reports, unpromised
+from tracker.core.ends import Completion
+from tracker.journal import LeftOut, Place, Recovery, SqliteJournal, replicated
+from tracker.journal.mark import Mark, Marked, Marks
+from tracker.journal.objects.log import Log as ObjectsLog
 from tracker.journal.redis import journal as redis_journal
+from tracker.journal.redis import lease, log, scripts
 from tracker.journal.redis.top import Relation, Top
+from tracker.journal.replicated import ReplicatedJournal
 from tracker.server.sequencer import Sequencer
 
 
@@ -36,10 +41,15 @@ def _leaves_out_by_number(change: pytest.MonkeyPatch) -> None:
     change.setattr(LeftOut, "__hash__", lambda self: hash(self.number))
 
 
+def _owes_nothing(change: pytest.MonkeyPatch) -> None:
+    change.setattr(replicated, "Place", lambda entry, number, untold=0: Place(entry, number))
+
+
 def _notes_no_restore(change: pytest.MonkeyPatch) -> None:
     opens = SqliteJournal.__init__
     change.setattr(SqliteJournal, "__init__", lambda self, path, restoring=False: opens(self, path, True))
-    change.setattr(RedisJournal, "_restoring", property(lambda self: True, lambda self, value: None), raising=False)
+    always = property(lambda self: True, lambda self, value: None)
+    change.setattr(ReplicatedJournal, "_restoring", always, raising=False)
 
 
 def _fences_nobody(change: pytest.MonkeyPatch) -> None:
@@ -72,6 +82,40 @@ def _keeps_log_ids(change: pytest.MonkeyPatch) -> None:
     change.setattr(Recovery, "tail_lost", False)
 
 
+def _trusts_any_run(change: pytest.MonkeyPatch) -> None:
+    change.setattr(Mark, "_run", property(lambda self: b"one for all runs", lambda self, value: None), raising=False)
+
+
+def _trusts_the_living(change: pytest.MonkeyPatch) -> None:
+    def read(self: Any, writer: str) -> None:
+        self._open(writer)
+        self.found = Marked() if self._mark is None else self._mark.marked
+
+    change.setattr(Marks, "read", read)
+
+
+def _names_no_writer(change: pytest.MonkeyPatch) -> None:
+    change.setattr(Marks, "_name_of", lambda self, writer: f"{self._journal}-anybody")
+
+
+def _lets_replaced_write(change: pytest.MonkeyPatch) -> None:
+    change.setattr(ObjectsLog, "_moved", lambda self, found: None)
+    written = scripts.APPEND.replace("return redis.error_reply('NOTLAST ' .. id)", "return id")
+    change.setattr(scripts, "APPEND", written)
+
+
+def _calls_all_complete(change: pytest.MonkeyPatch) -> None:
+    change.setattr(Completion, "_reason", lambda self, row, segment: Reason.COMPLETE)
+
+
+def _forgets_rules(change: pytest.MonkeyPatch) -> None:
+    change.setattr(codec, "Reason", SimpleNamespace(of=lambda number: Reason.COMPLETE))
+
+
+def _closes_in_hand_overs(change: pytest.MonkeyPatch) -> None:
+    change.setattr(unpromised, "next_due", lambda job: job.now)
+
+
 #: The stores, whether they lose what they had, and how the mend is taken out.
 PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "S1: a tracker compares nothing": ("redis", True, _compares_nothing),
@@ -81,10 +125,22 @@ PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "S2: marks outlast answers, in Redis": ("redis", False, _keeps_marks),
     "S2: marks outlast answers, with objects": ("objects", False, _keeps_marks),
     "S3: records are left out by their number": ("file", True, _leaves_out_by_number),
+    "S3: records are left out by their number, in Redis": ("redis", True, _leaves_out_by_number),
+    "S3: records are left out by their number, with objects": ("objects", True, _leaves_out_by_number),
+    "S3: a standby does not know what it left out": ("objects", True, _owes_nothing),
     "S4: a restore leaves no note in a file": ("file", False, _notes_no_restore),
     "S4: a restore leaves no note in Redis": ("redis", False, _notes_no_restore),
+    "S4: a restore leaves no note in an object store": ("objects", False, _notes_no_restore),
     "S5: a restore ends all runs in a hand-over": ("file", False, _fences_all),
     "S6: a log that vanishes is not noticed": ("redis", True, _sees_no_vanished_log),
     "S6: the end of a log is not made again": ("redis", True, _makes_no_top_again),
     "S7: a demoted master confirms who leads": ("redis", False, _asks_no_role),
+    "an end by a rule is called complete": ("file", False, _calls_all_complete),
+    "a restart forgets which rule has closed a substream": ("objects", False, _forgets_rules),
+    "rules close substreams in a hand-over": ("objects", False, _closes_in_hand_overs),
+    "a mark from before a loss of power counts": ("file", False, _trusts_any_run),
+    "a mark of a writer that lives counts": ("objects", False, _trusts_the_living),
+    "a mark of another writer counts": ("objects", False, _names_no_writer),
+    "a replaced leader's writes count, in Redis": ("redis", False, _lets_replaced_write),
+    "a replaced leader's writes count, with objects": ("objects", False, _lets_replaced_write),
 }

@@ -21,15 +21,17 @@ from tracker.server.lanes import Lanes
 from tracker.server.leading import Leadership
 from tracker.server.limits import Limits
 from tracker.server.measures import JobLabels, Measures
+from tracker.server.notices import Notices
 from tracker.server.owning import stand_by
 from tracker.server.replayable import Followed, ReplayableState, recover
 from tracker.server.sequencer import JournalHealth, Sequencer
 from tracker.server.snapshots import Snapshots
+from tracker.server.ticking import Ticker
 from tracker.wire.codec import Method, read_command
 
 from .judging import JOB, Status, status_of
 from .schedule import Process, run_loop
-from .stores import made
+from .stores import LEASE_S, made
 
 if TYPE_CHECKING:
     from .world import World
@@ -117,7 +119,7 @@ class Tracker:
         def shown(number: int) -> None:
             replaying(number)
             if number:
-                self.world.replays(self)
+                self.world.replays(self, number)
 
         journal.replaying = shown  # type: ignore[method-assign]
 
@@ -148,6 +150,7 @@ class Tracker:
     async def _own(self, accept_loss: bool) -> tuple[Journal | None, Followed | None]:
         """Get the journal, as `owning.own` does; None: the program is stopped before."""
         assert self.stop is not None
+        until = self.loop.time() + 1.5 * LEASE_S
         while not self.stop.is_set():
             try:
                 journal = await asyncio.to_thread(self.world.store.journal)
@@ -156,15 +159,15 @@ class Tracker:
                 continue
             if not isinstance(journal, FollowableJournal):
                 return journal, None
-            if not accept_loss:
-                self._follow(journal)
-                followed = await asyncio.to_thread(stand_by, journal, self.stop.is_set, lambda: None)
-                if followed is None:
-                    await asyncio.to_thread(journal.close)
-                return (None, None) if followed is None else (journal, followed)
-            while not await asyncio.to_thread(journal.try_to_own):
+            while accept_loss and self.loop.time() < until:
+                if await asyncio.to_thread(journal.try_to_own):
+                    return journal, None
                 await asyncio.sleep(0.2)
-            return journal, None
+            self._follow(journal)
+            followed = await asyncio.to_thread(stand_by, journal, self.stop.is_set, lambda: None)
+            if followed is None:
+                await asyncio.to_thread(journal.close)
+            return (None, None) if followed is None else (journal, followed)
         return None, None
 
     async def _serve(self, process: Process, accept_loss: bool, set_aside: frozenset[int]) -> None:
@@ -176,6 +179,9 @@ class Tracker:
             journal, followed = await self._own(accept_loss)
             if journal is None:
                 return
+            accept_loss = accept_loss and followed is None  # what was decided is of a time before it stood by
+            if accept_loss:
+                world.decides(set_aside)
             self._show_replay(journal)
             try:
                 recovered = await asyncio.to_thread(
@@ -208,12 +214,16 @@ class Tracker:
 
         journal.when_gone(gone_from)
         sequencer.start()
+        ticker = Ticker(state.tracker, sequencer, lanes, clock, Notices(state.tracker, self.loop.time))
+        ticking = asyncio.create_task(ticker.run()) if world.sent.rules.any else None
         self.leads = True
         world.serves(state.tracker.view(JOB).log_id if JOB in state.tracker.jobs() else "")
         world.serving[self.place] = Serving(self.loop, process, state, sequencer, leadership)
         world.led += 1
         await stop.wait()
         world.serving.pop(self.place, None)
+        if ticking is not None:
+            ticking.cancel()
         await sequencer.stop(keep_snapshot=not gone)
         await asyncio.to_thread(journal.close)
         if gone:

@@ -288,6 +288,7 @@ def run_loop(schedule: Schedule, main: Callable[[], Any]) -> Any:
     asyncio.events.set_event_loop(loop)
     task = None
     try:
+        loop.set_exception_handler(lambda *_: None)  # a process that has ended reports nothing
         task = loop.create_task(main())
         return loop.run_until_complete(task)
     finally:

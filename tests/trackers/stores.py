@@ -52,8 +52,12 @@ class Store(Protocol):
     def put_back(self, copy: Any) -> None:
         """Keep what a copy has, and nothing else."""
 
-    def lose(self, random: Random) -> str:
-        """Lose one thing, and return its name; empty: there is none."""
+    def lose(self, random: Random, end: bool) -> str:
+        """Lose one thing, and return its name; empty: there is none.
+
+        Args:
+            end: lose the newest records.
+        """
 
     def has_note(self) -> bool:
         """Return whether a loss is written down."""
@@ -118,8 +122,8 @@ class Objects:
     def put_back(self, copy: Any) -> None:
         self._objects = dict(copy)
 
-    def lose(self, random: Random) -> str:
-        names = sorted(name for name in self._objects if name.startswith("log/"))[-4:]
+    def lose(self, random: Random, end: bool) -> str:  # what follows on a missing object is lost, too
+        names = sorted(name for name in self._objects if name.startswith("log/"))[-20 if end else -4 :]
         name = random.choice(names) if names else ""
         self._objects.pop(name, None)
         return name
@@ -208,6 +212,7 @@ class Redis:
         self._where = f"redis://127.0.0.1:{port}/0?prefix={prefix}&lease={LEASE_S}&durability=memory"
         self._base = f"{{{prefix}}}:"
         self._client: Any = redis.Redis(port=port, client_name=_OUTSIDE)
+        self._client.script_flush()  # else a seed would depend on what was played before
         self._schedule = schedule
         self._weather = weather
         self._ends: dict[str, float] = {}
@@ -231,9 +236,16 @@ class Redis:
         for name, content in copy.items():
             self._client.restore(name, 0, content)
 
-    def lose(self, random: Random) -> str:
-        name = random.choice(("log", "log", "top"))
-        return name if self._client.delete(self._base + name) else ""
+    def lose(self, random: Random, end: bool) -> str:
+        name = "end" if end else random.choice(("log", "log", "top", "end"))
+        if name != "end":
+            return name if self._client.delete(self._base + name) else ""
+        log = f"{self._base}log"
+        *lost, last = [entry for entry, _ in self._client.xrevrange(log, count=random.randint(2, 20))] or [b"0-0"]
+        if lost:
+            self._client.xdel(log, *lost)
+            self._client.execute_command("XSETID", log, last)  # as a log of an earlier time has it
+        return name if lost else ""
 
     def has_note(self) -> bool:
         return bool(self._client.hexists(f"{self._base}top", "lost"))

@@ -8,6 +8,7 @@ store has lost something, and only the operator's decision lets a tracker start 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from functools import partial
 from random import Random
 from typing import Any
@@ -17,9 +18,10 @@ from tracker.journal import JournalGoneError, JournalLossError, RestoreUnfinishe
 from tracker.wire.codec import Method
 
 from .clients import Producer, hand_over
-from .judging import PRODUCERS, FoundOut, Log, Lost, Status, check_event
+from .judging import PRODUCERS, FoundOut, Log, Lost, Status
 from .operating import Operator
 from .program import Serving, Tracker
+from .rules import Rules, Sent
 from .schedule import Process, Schedule
 from .stores import LEASE_S, Redis, Store, Weather
 
@@ -50,20 +52,28 @@ class World:
         self.weather = Weather(self.schedule, faults)
         self.store = store(self.schedule, self.weather)
         self.logs: dict[str, Log] = {}
+        self.sent = Sent(Rules.drawn(Random(f"rules {seed}")))
+        self.over = False  #: whether all substreams were seen to have ended
         self.serving: dict[str, Serving] = {}
         self.operator = Operator(self)
         self.trackers = [Tracker(self, place) for place in PLACES]
         self.running: set[str] = set()  #: reporters that have opened a run in the log that is served
         self._served = ""
+        self._log_id = ""  # of the log that was served last
+        self._decided = False  # whether the log may have a new id: somebody has accepted a loss, or restored a backup
         self._doomed = 0  # how many more records are replayed until a process ends in that
+        self._doomed_at = 0  # the number of a record at whose replay a process ends
         self._vanished: list[Process] = []  # those that led when all of their log was lost
         self.defined = False
         self.damaged = False
         self.accepted = False
         self._damaged_at = 0.0
+        self._newest = 0  # the record that was carried out last
         self._top = 0  # the newest record of which a client knows, or whose loss somebody may know
         self._unsettled = False  # whether the store has lost something, and that is not decided yet
-        self._unknown = False  # whether reporters need not repeat what is lost: nobody knew, or a record was left out
+        self._leave_out = False  # whether an operator is about to leave records out
+        self._alone: Tracker | None = None  # that is to leave records out, and for which the others wait
+        self._has_left_out = False  # whether one has ever done so
         self._set_aside = False  # whether a record was left out, and no loss has followed
         self.losses = losses
         self.snapshot_bytes = self.schedule.random.choice((30_000, 300_000))  # that are journaled between two
@@ -108,6 +118,7 @@ class World:
         self.schedule.pause(8.0, lambda: bool(box) or serving.process.killed)
         if not box or (not self.calm and random.random() < 0.03):
             raise Lost
+        self._newest = serving.number
         self._top = max(self._top, serving.number)
         value, failure = box[0]
         if failure is None and vanished is self._vanished and serving.process in vanished:
@@ -120,6 +131,15 @@ class World:
 
     def serves(self, log_id: str) -> None:
         """Note that a tracker serves a log."""
+        self._forgive()
+        if log_id and log_id != self._log_id:
+            if self._log_id and not (self._decided or self._unsettled):
+                if not self._has_left_out:
+                    raise FoundOut(f"log {self._log_id} goes on as {log_id}, and nobody has decided about a loss")
+                # An id may change once more than it has to after a loss behind a record that was left out.
+                self.logs[log_id] = deepcopy(self.logs.get(self._log_id, Log()))
+                self.logs[log_id].runs.clear()
+            self._log_id, self._decided = log_id, False
         if log_id != self._served:
             self._served, self._top = log_id, 1
             self.running.clear()
@@ -129,12 +149,20 @@ class World:
         if log_id == self._served:
             self.running.add(producer)
 
-    def replays(self, tracker: Tracker) -> None:
+    def replays(self, tracker: Tracker, number: int) -> None:
         """Let time pass for a tracker that replays a record, or end its process."""
+        self._newest = number
         self._doomed -= 1
-        if self._doomed == 0:
+        if self._doomed == 0 or number == self._doomed_at:
+            self._doomed_at = 0
             tracker.kill()
         self.schedule.pause(self.schedule.random.choice((0, 0, 0.01)))
+
+    def _doom(self) -> None:
+        """Draw at which record a replay ends its process: at one of the first, or of the newest."""
+        random = self.schedule.random
+        self._doomed = random.choice((0, random.randint(1, 8)))
+        self._doomed_at = 0 if self._doomed else self._top + random.randint(-3, 2)
 
     def insist(self, method: Method, request: Any) -> Any:
         """Repeat a command until it is answered."""
@@ -175,11 +203,12 @@ class World:
             if status.committed.get(producer, -1) < epoch:
                 raise FoundOut(f"epoch {epoch} of {producer} was acknowledged in log {status.log_id}, and is not there")
         log = self.logs.setdefault(status.log_id, Log())
-        for seq, body in status.events.items():
-            if not self._unknown:
-                check_event(body)
-            if log.events.setdefault(seq, body) != body:
-                raise FoundOut(f"event {seq} of log {status.log_id} was {log.events[seq]}, and is {body}")
+        for seq, event in status.events.items():
+            if log.events.setdefault(seq, event) != event:
+                raise FoundOut(f"event {seq} of log {status.log_id} was {log.events[seq]}, and is {event}")
+        self.sent.check([*status.events.values()], log)
+        windows = [window for window in range(self._epochs - 1) if self.sent.is_exact(window)]
+        self.over = all((segment, f"w{window}") in log.ends for window in windows for segment in "ab")
 
     # ---------------------------------------------------------------- what goes wrong
 
@@ -192,19 +221,22 @@ class World:
             for tracker in self.trackers:
                 if tracker.process.killed:
                     tracker.ended = True
-                if not tracker.ended:
+                if self._alone is tracker and (tracker.ended or tracker.leads):
+                    self._alone = None
+                if not tracker.ended or self._alone not in (None, tracker):
                     continue
                 accept, aside = False, frozenset[int]()
                 if isinstance(tracker.error, JournalLossError):
                     if not self.damaged:
                         raise FoundOut(f"a start was refused, and nothing was lost: {tracker.error}")
                     accept = self.calm or self.schedule.random.random() < 0.3
-                    if accept and not self.calm and self.schedule.random.random() < 0.6:
-                        aside = frozenset(max(1, self._top - self.schedule.random.randint(0, 8)) for _ in range(3))
-                        self._unknown = True  # later epochs of the same reporter may stay
-                        self._set_aside = True
-                    if accept:
-                        self._settled()
+                if accept or self._leave_out:
+                    if self._leave_out or (not self.calm and self.schedule.random.random() < 0.6):
+                        aside = frozenset(max(1, self._newest - self.schedule.random.randint(0, 4)) for _ in range(3))
+                        self._alone = tracker if self._leave_out else self._alone
+                        self._leave_out, self._set_aside = False, True
+                    accept = self.damaged = True
+                    self._settled()
                 if isinstance(tracker.error, RestoreUnfinishedError):
                     self.operator.restore()
                 self._forgive()
@@ -224,10 +256,10 @@ class World:
             if isinstance(self.store, Redis):
                 kinds.append("demote")
             if self.losses:
-                kinds += ["older", "empty", "partly"]
-            kind = random.choice(kinds)
+                kinds += ["older", "empty", "partly", "leave out"]
+            kind, end = random.choice(kinds), False
             if self._set_aside and random.random() < 0.6:  # its number may come again
-                kind, self._set_aside = "partly", False
+                kind, end, self._set_aside = "partly", True, False
             self.note(kind)
             leaders = [tracker for tracker in self.trackers if tracker.leads and not tracker.process.killed]
             if kind == "kill leader":
@@ -235,17 +267,25 @@ class World:
                     tracker.kill()
             elif kind == "kill any":
                 random.choice(self.trackers).kill()
-            elif kind in ("kill all", "kill twice", "power"):
-                self._doomed = 0 if kind == "kill all" else random.randint(1, 8)
+            elif kind in ("kill all", "kill twice", "power", "leave out"):
+                self._leave_out = self._leave_out or kind == "leave out"
+                if kind not in ("kill all", "leave out"):
+                    self._doom()
                 for tracker in self.trackers:
                     tracker.kill()
+                if kind == "leave out":
+                    self.schedule.pause(4 * LEASE_S, lambda: not self._leave_out and self._alone is None)
                 if kind == "power":
                     self.operator.kill()
                     self.store.machines.lose_power()
             elif kind == "sleep":
-                for tracker in leaders:
-                    tracker.process.sleeps_until = self.schedule.now + random.choice((LEASE_S, 4 * LEASE_S))
-                self._doomed = random.choice((0, random.randint(1, 8)))
+                seconds = random.uniform(LEASE_S, 4 * LEASE_S)
+                if random.random() < 0.5:
+                    self.store.machines.doze_s = seconds
+                else:
+                    for tracker in leaders:
+                        tracker.process.sleeps_until = self.schedule.now + seconds
+                self._doom()
             elif kind == "stop" and leaders:
                 tracker = random.choice(leaders)
                 if tracker.stop is not None and not tracker.ended:
@@ -264,14 +304,14 @@ class World:
             elif kind == "away":
                 self.weather.away_until = self.schedule.now + random.choice((0.5, 3.0, 7.0))
             elif kind in ("older", "empty", "partly"):
-                self._damage(kind, copies, leaders)
+                self._damage(kind, copies, leaders, end)
             self._forgive()
             copies.append(self.store.copy())
         self.weather.faults = 0.0
         self.weather.away_until = 0.0
         self.calm = True
 
-    def _damage(self, kind: str, copies: list[Any], leaders: list[Tracker]) -> None:
+    def _damage(self, kind: str, copies: list[Any], leaders: list[Tracker], end: bool) -> None:
         """Let the store lose something, half of the times together with the leader."""
         if self.store.alone or self.schedule.random.random() < 0.5:
             for tracker in self.trackers if self.store.alone else leaders:
@@ -284,14 +324,20 @@ class World:
         elif kind == "empty":
             self.store.put_back({})
         else:
-            lost = self.store.lose(self.schedule.random)
+            lost = self.store.lose(self.schedule.random, end)
             self.note(f"lost {lost}")
             if lost == "log":
                 self._vanished = [tracker.process for tracker in leaders]
 
+    def decides(self, set_aside: frozenset[int] = frozenset()) -> None:
+        """An operator lets the log have a new id, and may leave records out: later epochs of their reporters stay."""
+        self._decided = True
+        if set_aside:
+            self._has_left_out, self.sent.exact_from = True, self.wall()
+
     def _settled(self) -> None:
         """An operator has decided, or nobody could."""
-        self.accepted, self._unsettled = True, False
+        self.accepted, self._unsettled, self._decided = True, False, True
 
     def restored(self, log_id: str, status: Status) -> None:
         """Note that the journal continues with a backup, under another log's id."""
@@ -310,7 +356,7 @@ class World:
         """Forget what was lost, if nobody is left who could know of the loss and write it down."""
         if self._unsettled and not self.store.has_note() and max(each.knows for each in self.trackers) < self._top:
             self.note("nobody knows")
-            self._unknown = True
+            self.sent.exact_from = self.wall()
             self._settled()
             self._top = 1
             self.logs.clear()
