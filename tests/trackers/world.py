@@ -146,6 +146,7 @@ class World:
 
     def runs(self, producer: str, log_id: str) -> None:
         """Note that a reporter has opened a run in a log."""
+        self._served = self._served or log_id  # of a job that was defined since
         if log_id == self._served:
             self.running.add(producer)
 
