@@ -20,6 +20,8 @@ from tracker.cli.main import main as tracker
 KEPT = ARTIFACTS.with_name("flights-replay")
 PROMISES = [
     *(f"{kind}={delay}" for kind in ("watermark", "per-scope", "wait") for delay in ("1h", "6h", "1d")),
+    "least=99%",
+    "least=99.9%",
     "measured=99%",
     "measured=99.9%",
     "counts",

@@ -243,7 +243,8 @@ class BatchInput:
             add_groups(report, self._input.segment, self._input.direction, groups, self._input.rule)
         if self._front is not None:
             grouped = self.plan.observed is None
-            promises = self._front.of_groups(groups or []) if grouped else self._front.of_observed(self._seen())
+            front, epoch = self._front, self._epoch
+            promises = front.of_groups(groups or [], epoch) if grouped else front.of_observed(self._seen())
             promises.add_to(report)
 
     def _seen(self) -> Mapping[str, Any]:

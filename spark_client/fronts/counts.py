@@ -229,7 +229,7 @@ class LiveCounts(LiveFront):
             done = self._due or self._through is None
             return Promises() if done else Promises(frontiers=[Frontier(self.front.name, self._through or 0, None)])
 
-    def of_groups(self, groups: Sequence[Group]) -> Promises:  # noqa: ARG002
+    def of_groups(self, groups: Sequence[Group], epoch: int) -> Promises:  # noqa: ARG002
         return self.of_observed({})
 
     def expect(

@@ -29,6 +29,7 @@ from spark_client.windows.belonging import Condition, partition_within
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Expected, Finish, Frontier, Report
 from tracker.contract.commands import CommitPromise
+from tracker.lateness import Lateness
 
 _log = logging.getLogger("spark_client")
 
@@ -304,9 +305,11 @@ class LiveFront:
 
     Attributes:
         failing: words on what is wrong when `read` fails.
+        lateness: what it has learnt of how late rows are; None: it learns nothing.
     """
 
     failing = "what it promises by cannot be read"
+    lateness: Lateness | None = None
 
     def __init__(self, front: Front) -> None:
         self.front = front
@@ -411,8 +414,12 @@ class LiveFront:
         """Return the promises that a batch's global aggregates allow."""
         return self.front.of_observed(row)
 
-    def of_groups(self, groups: Sequence[Group]) -> Promises:
-        """Return the promises that a batch's aggregates by substream allow."""
+    def of_groups(self, groups: Sequence[Group], epoch: int) -> Promises:  # noqa: ARG002
+        """Return the promises that a batch's aggregates by substream allow.
+
+        Args:
+            epoch: of the batch, which may be one that was begun before.
+        """
         return self.front.promiser(groups)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -13,11 +14,16 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import ColumnOrName, names_of
 from spark_client.errors import UsageError, check_choice
 from spark_client.fronts.front import Front, Group, LiveFront, Partitions, Promiser, Promises, SourceRows
+from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.folder import Folder
 from spark_client.windows import durations, eventtime
 from spark_client.windows.belonging import Condition
 from spark_client.windows.durations import Duration
 from tracker.client import Frontier
+from tracker.lateness import Lateness, Promised, share
+
+_LEARNT = "lateness"  #: the folder of notes, in the checkpoint
+_NEWEST = "_newest_0"  #: the newest time of a substream's rows in a batch
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class BoundedOutOfOrderness(Front):
     """
 
     overlapping = True
+    _longest = "Frontier's delay"  #: as messages call its first length
     trusts = "no row is later than the delay: a guess, as a watermark"
 
     def __init__(
@@ -105,6 +112,48 @@ class BoundedOutOfOrderness(Front):
         if self.after_runs:
             self.trusts = "no row of a later run is later than the delay"
 
+    @staticmethod
+    def measured(
+        target: str,
+        *,
+        ceiling: Duration,
+        floor: Duration = "0 seconds",
+        ahead: Duration | None = "5 minutes",
+        idle_after: Duration | None = None,
+    ) -> MeasuredFrontier:
+        """Return a front whose delay is learnt, for each scope, from how late its rows were: see `tracker.lateness`.
+
+        A window whose rows all come before it is promised to be over is kept. Until enough windows have been seen to
+        know which delay keeps the target (40 for 95 %, 2,000 for 99.9 %, in all scopes), the ceiling is waited for.
+
+        Args:
+            target: the share of windows that are to be kept, such as ``"99.9%"``.
+            ceiling: the longest delay; rows that come later break their window under any.
+            floor: the shortest delay.
+            ahead: as of `Frontier`.
+            idle_after: as of `Frontier`.
+
+        Raises:
+            UsageError: the target is no share below 100 %.
+
+        >>> Frontier.measured("99.9%", ceiling="1 day")                                      # doctest: +SKIP
+        """
+        return MeasuredFrontier(target, ceiling, floor, ahead, idle_after)
+
+    @staticmethod
+    def kept(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> dict[str, list[Promised]]:
+        """Return, for each measured front of a query, which delays it promises and how many windows were kept.
+
+        Args:
+            checkpoint: of the query, which may run.
+
+        >>> Frontier.kept(spark, "/data/checkpoints/daily")                                  # doctest: +SKIP
+        {'orders': [Promised(scope='berlin', delay=312000000, windows=4410, broken=2)]}
+        """
+        folder = folder_of(spark, checkpoint, "checkpoint") / "tracker" / _LEARNT
+        notes = [_Note(**folder.read(name)) for name in folder.names()]
+        return {note.front: note.lateness().kept() for note in sorted(notes, key=lambda note: note.epoch)}
+
     def __repr__(self) -> str:
         each = ", each='run'" if self.after_runs else ""
         ahead = "" if self._ahead == "5 minutes" else f", ahead={self._ahead!r}"
@@ -118,7 +167,7 @@ class BoundedOutOfOrderness(Front):
             raise UsageError("Frontier promises times: the source needs window=('time_column', '1 day')")
         self._per_scope = self._per_scope and source.rule.scope is not None  # without scopes there is one
         self.moves_progress = not self._per_scope and not self.after_runs
-        self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, "Frontier's delay")
+        self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, self._longest)
         if self._idle_after is not None:
             idle = durations.length(source.rows.sparkSession, self._idle_after, "Frontier's idle_after")
             self.scope_idle_after = timedelta(microseconds=idle)
@@ -164,6 +213,111 @@ class BoundedOutOfOrderness(Front):
         return _AfterRun(self, spark) if self.after_runs else super().live(spark)
 
 
+class MeasuredFrontier(BoundedOutOfOrderness):
+    """A frontier whose delay is learnt: see `Frontier.measured`."""
+
+    _longest = "Frontier.measured's ceiling"
+    trusts = "no more windows than it allows get a row after its delay: a guess, by how late rows were"
+
+    def __init__(
+        self, target: str, ceiling: Duration, floor: Duration, ahead: Duration | None, idle_after: Duration | None
+    ) -> None:
+        super().__init__(ceiling, per_scope=True, ahead=ahead, idle_after=idle_after)
+        self._target, self._floor = target, floor
+        try:
+            Lateness(share(target), ceiling=0)
+        except ValueError as error:
+            raise UsageError(f"Frontier.measured: target: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"Frontier.measured({self._target!r}, ceiling={self._allowed!r}, floor={self._floor!r})"
+
+    def bind(self, source: SourceRows) -> None:
+        super().bind(source)
+        self.moves_progress = False
+        self.scoped = self._per_scope
+        floor = durations.not_negative(source.rows.sparkSession, self._floor, "Frontier.measured's floor")
+        self.learnt = _Note(self.name, -1, share(self._target), self._delay, floor)
+        if floor > self._delay:
+            raise UsageError(f"{self!r}: the floor is above the ceiling")
+
+    def observed(self) -> None:
+        """Ask for aggregates of each substream: a window is broken by its own rows."""
+
+    @property
+    def promiser(self) -> Promiser:
+        raise UsageError(
+            "Frontier.measured: keyed state ends with promises that its tasks make, and none of them sees all rows of "
+            "a scope: give Frontier a delay"
+        )
+
+    def live(self, spark: SparkSession) -> LiveFront:  # noqa: ARG002
+        return LearningFront(self)
+
+
+@dataclass(frozen=True)
+class _Note:
+    """All that a measured front has learnt up to a batch, as its checkpoint keeps it."""
+
+    front: str
+    epoch: int
+    target: float
+    ceiling: int
+    floor: int
+    state: Any = None
+
+    def lateness(self) -> Lateness:
+        return Lateness(self.target, self.ceiling, self.floor, self.state)
+
+
+class LearningFront(LiveFront):
+    """A frontier that learns its delay from each batch.
+
+    Two notes in the checkpoint, written in turns, have what the last two batches have taught: a batch that is repeated
+    begins with what was known before it.
+    """
+
+    front: MeasuredFrontier
+    lateness: Lateness
+
+    def __init__(self, front: MeasuredFrontier) -> None:
+        super().__init__(front)
+        self._note = front.learnt
+        self._turn = 0
+        self.lateness = front.learnt.lateness()
+
+    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
+        self._folder = checkpoint / "tracker" / _LEARNT
+
+    def of_groups(self, groups: Sequence[Group], epoch: int) -> Promises:
+        if self._note.epoch < 0:
+            self._go_on(epoch)
+        windows = [
+            (scope if self.front.scoped else "", end, aggregates[_NEWEST])
+            for (scope, _, end), aggregates in groups
+            if end is not None and aggregates[_NEWEST] is not None
+        ]
+        promised = self.lateness.batch(windows)
+        if promised:
+            self._note = replace(self._note, epoch=epoch, state=self.lateness.state)
+            self._folder.put(f"{self.front.name}.{self._turn}.json", asdict(self._note))
+            self._turn = 1 - self._turn
+        return Promises(
+            frontiers=[
+                Frontier(self.front.name, max(time, -eventtime.LIMIT), scope if self.front.scoped else None)
+                for scope, time in promised.items()
+            ]
+        )
+
+    def _go_on(self, epoch: int) -> None:
+        """Go on from the newest note of an earlier batch, and write over the other one."""
+        found = [(self._folder.read(f"{self.front.name}.{turn}.json"), turn) for turn in (0, 1)]
+        earlier = [(_Note(**note), turn) for note, turn in found if note is not None and note["epoch"] < epoch]
+        for note, turn in sorted(earlier, key=lambda each: each[0].epoch):
+            self._note, self._turn = replace(self.front.learnt, epoch=note.epoch, state=note.state), 1 - turn
+        self.lateness = self._note.lateness()
+
+
 class _AfterRun(LiveFront):
     """A frontier that waits in the checkpoint, while the batches of a run move it, until that run has read all."""
 
@@ -187,7 +341,7 @@ class _AfterRun(LiveFront):
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
         return self._kept(self.front.of_observed(row))
 
-    def of_groups(self, groups: Sequence[Group]) -> Promises:
+    def of_groups(self, groups: Sequence[Group], epoch: int) -> Promises:  # noqa: ARG002
         return self._kept(self.front.newest(groups))
 
     def _kept(self, promises: Promises) -> Promises:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from spark_client.counting.batch import BatchResult, StateSize
 from spark_client.errors import UsageError
+from spark_client.fronts.front import LiveFront
 from tracker.client import Ended, Outcome
 from tracker.wire.addresses import host_and_port
 
@@ -41,78 +42,72 @@ class _Families:
             raise UsageError(
                 "metrics= needs prometheus-client: pip install 'substream-tracker[spark,metrics]', or leave it out"
             ) from error
-        self.batches = Counter(
-            "tracker_spark_batches",
+
+        def made(kind: Any, name: str, text: str, labels: Sequence[str] = _QUERY, **options: Any) -> Any:
+            return kind(f"tracker_spark_{name}", text, labels, registry=registry, **options)
+
+        self.batches = made(
+            Counter,
+            "batches",
             "Batches that this driver has run, by outcome: processed, or failed.",
             (*_QUERY, "outcome"),
-            registry=registry,
         )
-        self.batch_seconds = Histogram(
-            "tracker_spark_batch_seconds",
+        self.batch_seconds = made(
+            Histogram,
+            "batch_seconds",
             "Time that a batch took, from its begin to the tracker's answer to its report.",
-            _QUERY,
-            registry=registry,
             buckets=_BATCH_S,
         )
-        self.last_batch = Gauge(
-            "tracker_spark_last_batch_timestamp_seconds",
-            "Unix time at which the last batch was processed.",
-            _QUERY,
-            registry=registry,
+        self.last_batch = made(
+            Gauge, "last_batch_timestamp_seconds", "Unix time at which the last batch was processed."
         )
-        self.reports = Counter(
-            "tracker_spark_reports",
-            "Messages of the driver's reports, by the tracker's outcome.",
-            (*_QUERY, "outcome"),
-            registry=registry,
+        self.reports = made(
+            Counter, "reports", "Messages of the driver's reports, by the tracker's outcome.", (*_QUERY, "outcome")
         )
-        self.rows = Counter(
-            "tracker_spark_rows",
-            "Rows that the driver has counted, by what became of them: received, sent on, released in a result, late, "
-            "or quarantined because they belong to no substream.",
+        self.rows = made(
+            Counter,
+            "rows",
+            "Rows that the driver has counted, by what became of them: received, sent on, released in a result, "
+            "late, or quarantined because they belong to no substream.",
             (*_QUERY, "fate"),
-            registry=registry,
         )
-        self.ends = Counter(
-            "tracker_spark_ends",
-            "Ends of substreams that a release has acted on, by reason.",
-            (*_QUERY, "reason"),
-            registry=registry,
+        self.ends = made(
+            Counter, "ends", "Ends of substreams that a release has acted on, by reason.", (*_QUERY, "reason")
         )
-        self.delay = Histogram(
-            "tracker_spark_end_delay_seconds",
-            "Time from when the tracker announced an end to when its result was written and reported, by the clocks of "
-            "both machines.",
-            _QUERY,
-            registry=registry,
+        self.delay = made(
+            Histogram,
+            "end_delay_seconds",
+            "Time from when the tracker announced an end to when its result was written and reported, by the "
+            "clocks of both machines.",
             buckets=_DELAY_S,
         )
-        self.state = Gauge(
-            "tracker_spark_state_substreams",
-            "Substreams that a release's state holds.",
-            _QUERY,
-            registry=registry,
-        )
-        self.state_rows = Gauge(
-            "tracker_spark_state_rows",
+        self.state = made(Gauge, "state_substreams", "Substreams that a release's state holds.")
+        self.state_rows = made(
+            Gauge,
+            "state_rows",
             "Rows of the stream that a release's state was made of, and that have not been released.",
-            _QUERY,
-            registry=registry,
         )
-        self.queries = Gauge(
-            "tracker_spark_queries", "Queries of the job that this driver runs.", ("job_name",), registry=registry
+        self.learnt_delay = made(
+            Gauge,
+            "front_delay_seconds",
+            "Longest delay of any scope that a measured front promises, in seconds of the rows' times.",
+            (*_QUERY, "front"),
         )
-        self.drains = Gauge(
-            "tracker_spark_waiting_drains",
-            "1 while this driver carries out a drain that is not over, else 0.",
-            ("job_name",),
-            registry=registry,
+        self.kept_windows = made(
+            Gauge,
+            "front_kept_ratio",
+            "Share of a measured front's windows of which no row came after its promise; newer ones weigh more.",
+            (*_QUERY, "front"),
         )
-        self.kept = Gauge(
-            "tracker_spark_kept_batches",
+        self.queries = made(Gauge, "queries", "Queries of the job that this driver runs.", ("job_name",))
+        self.drains = made(
+            Gauge, "waiting_drains", "1 while this driver carries out a drain that is not over, else 0.", ("job_name",)
+        )
+        self.kept = made(
+            Gauge,
+            "kept_batches",
             "Batches whose reports wait in checkpoints for a tracker that is away.",
             ("job_name",),
-            registry=registry,
         )
 
 
@@ -212,6 +207,14 @@ class QueryMetrics:
             families.reports.labels(*labels, outcome.name.lower()).inc()
         if result is not None:
             self.done(query, result, size)
+
+    def learnt(self, query: str, fronts: Iterable[LiveFront]) -> None:
+        """Show what measured fronts have learnt up to now."""
+        for front in fronts:
+            if front.lateness is not None:
+                labels = self._job, self._name or query, front.front.name
+                self._families.learnt_delay.labels(*labels).set(front.lateness.delay / 1e6)
+                self._families.kept_windows.labels(*labels).set(front.lateness.share)
 
     def done(self, query: str, result: BatchResult, size: StateSize | None) -> None:
         """Count what a batch has done, or a drain in the place of one.

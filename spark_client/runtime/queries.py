@@ -444,6 +444,7 @@ class FunctionQuery(TrackedQuery):
             self.gate.done(epoch)
             if self.metrics is not None:
                 self.metrics.processed(run.query, time.monotonic() - started, outcomes, result, self.state_size())
+                self.metrics.learnt(run.query, self.fronts)
 
     @abstractmethod
     def carry_out(self, batch: DataFrame, run: Run, epoch: int) -> tuple[BatchResult | None, list[Outcome]]:

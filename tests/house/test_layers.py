@@ -82,7 +82,7 @@ TRACKER_ROOMS = {
     "notify": {"client", "contract", "store", "web"},
     "testing": {"client", "contract", "embedded", "server"},
 }
-_TRACKER_GROUND = {"python310"}
+_TRACKER_GROUND = {"lateness", "python310"}
 
 
 def modules_of(package: str) -> dict[str, Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import ceil
 
 Row = tuple[int, int, str]  #: time, arrival, scope
 Window = tuple[str, int]  #: scope, end
@@ -127,7 +128,82 @@ def counts(query: Query) -> dict[Window, int]:
     return query.released(ends, max(query.batches))
 
 
-def measured(query: Query, share: Fraction, per_scope: bool) -> tuple[dict[Window, int], set[Window]]:
+def measured(query: Query, target: float, ceiling: int) -> dict[Window, int]:
+    """Each scope by itself, batch by batch, by lists of all windows that it has had."""
+    allowed = 1 - target
+    newest_of: dict[str, int] = {}
+    promised: dict[str, int] = {}
+    needs: dict[str, list[int]] = {}  # settled windows, in their order
+    broken_at: dict[str, list[int]] = {}  # how many were settled when one was broken
+    open_windows: dict[Window, int] = {}
+    broken_windows: set[Window] = set()  # of those that are open
+    released: dict[Window, int] = {}
+
+    def weight(later: int) -> float:
+        return (1 - allowed / 20) ** later
+
+    def seen(scope: str) -> tuple[list[tuple[int, float]], float]:
+        of = needs.get(scope, [])
+        weighed = [(need, weight(len(of) - 1 - place)) for place, need in enumerate(of)]
+        return weighed, sum(weight(len(of) - settled) for settled in broken_at.get(scope, []))
+
+    for at in sorted(query.batches):
+        rows = query.batches[at]
+        before = dict(newest_of)
+        for window in sorted({window for row in rows for window in query.windows(row)}):
+            scope, end = window
+            if scope in promised and end <= promised[scope] and window not in broken_windows:
+                broken_windows.add(window)
+                broken_at.setdefault(scope, []).append(len(needs.get(scope, [])))
+            need = max(0, before[scope] - end + 1) if scope in before else 0
+            open_windows[window] = max(open_windows.get(window, 0), need)
+        for scope in {row[2] for row in rows}:
+            newest_of[scope] = max(
+                row[0] for row in [*rows, (before.get(scope, -(10**18)), 0, scope)] if row[2] == scope
+            )
+            over = sorted(
+                window for window in open_windows if window[0] == scope and window[1] <= newest_of[scope] - ceiling
+            )
+            needs.setdefault(scope, []).extend(open_windows.pop(window) for window in over)
+            broken_windows -= set(over)
+        for scope in {row[2] for row in rows}:
+            weighed, broken = seen(scope)
+            missing = 4 / allowed - sum(each for _, each in weighed)
+            others = [seen(other) for other in needs if other != scope]
+            number = sum(each for of, _ in others for _, each in of)
+            if missing > 0 and others:
+                part = min(1.0, missing / max(number, 1.0))
+                weighed = weighed + [(need, part * each) for of, _ in others for need, each in of]
+                broken += part * sum(each for _, each in others)
+            left = allowed * (sum(each for _, each in weighed) + 1) - broken - 2
+            delay = ceiling
+            if left >= 0:
+                steps = {need: rounded(need) for need, _ in weighed}
+                fit = [step for step in {0, *steps.values()} if more(weighed, steps, step) <= left]
+                delay = min(ceiling, *fit) if fit else ceiling
+            promised[scope] = max(promised.get(scope, -(10**18)), newest_of[scope] - delay)
+        for window in query.all_windows - released.keys():
+            if promised.get(window[0], -(10**18)) >= window[1]:
+                released[window] = at
+    return released
+
+
+def more(weighed: list[tuple[int, float]], steps: dict[int, int], step: int) -> float:
+    """How much the windows weigh that need more than a delay."""
+    return sum(each for need, each in weighed if steps[need] > step)
+
+
+def rounded(need: int) -> int:
+    """The least whole power of 1.05 that is no less, rounded up: so histograms have it."""
+    if need == 0:
+        return 0
+    power = 0
+    while ceil(1.05**power) < need:
+        power += 1
+    return ceil(1.05**power)
+
+
+def least(query: Query, share: Fraction, per_scope: bool) -> tuple[dict[Window, int], set[Window]]:
     """The least delay in whole seconds that is right on the first half; and the windows that have no row in it."""
     at = sorted(batch for batch, rows in query.batches.items() for row in rows for _ in query.windows(row))
     half = at[(len(at) - 1) // 2]

@@ -84,6 +84,7 @@ def test_usual_promises_are_tried_if_none_is_given(run: Run, history: Path) -> N
         "watermark",
         "per-scope",
         "wait",
+        "least",
         "measured",
         "counts",
     }

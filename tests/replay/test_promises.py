@@ -76,13 +76,24 @@ def test_each_promise_gives_the_figures_of_the_simulation(query: Query, delay: i
 
 @settings(max_examples=75, deadline=None)
 @given(queries(), st.sampled_from(["50%", "90%", "99.9%", "100%"]), st.booleans())
-def test_a_measured_delay_is_chosen_on_one_half_judged_on_another(query: Query, share: str, scoped: bool) -> None:
+def test_the_least_delay_is_chosen_on_one_half_judged_on_another(query: Query, share: str, scoped: bool) -> None:
     if not scoped:
         query = Query(
             [(time, arrived, "") for time, arrived, _ in query.rows], query.length, query.slide, query.trigger
         )
-    released, windows = naive.measured(query, Fraction(share[:-1]) / 100, scoped)
-    same(query, f"measured={share}", released, windows, scoped)
+    released, windows = naive.least(query, Fraction(share[:-1]) / 100, scoped)
+    same(query, f"least={share}", released, windows, scoped)
+
+
+@settings(max_examples=75, deadline=None)
+@given(queries(), st.sampled_from(["30%", "50%", "60%"]), st.integers(1, 30), st.booleans())
+def test_a_measured_delay_is_learnt_from_batch_to_batch(query: Query, share: str, ceiling: int, scoped: bool) -> None:
+    if not scoped:
+        query = Query(
+            [(time, arrived, "") for time, arrived, _ in query.rows], query.length, query.slide, query.trigger
+        )
+    released = naive.measured(query, float(share[:-1]) / 100, ceiling * MS)
+    same(query, f"measured={share}/{ceiling}ms", released, query.all_windows, scoped)
 
 
 def test_a_row_after_the_end_of_its_window_makes_that_wrong() -> None:
@@ -139,12 +150,19 @@ def test_a_promise_that_leaves_many_windows_open_is_not_taken() -> None:
     assert advised(shops((1, 1)), "frontier=30h", "wait=40h") == ["wait=40h"]
 
 
-def test_a_measured_promises_line_has_the_delay_that_was_measured() -> None:
-    found = outcome(shops((130, 1)), "measured=100%")  # after a row of the hour after the next one
+def test_the_least_promises_line_has_the_delay_that_was_chosen() -> None:
+    found = outcome(shops((130, 1)), "least=100%")  # after a row of the hour after the next one
     assert found.front == 'Frontier("1 hour 1 second", per_scope=True)'
     assert found.all.wrong == 0
     assert 50 < found.all.windows < 70
     assert "judged on the second half" in found.note
+
+
+def test_a_measured_promises_line_has_its_target_and_ceiling() -> None:
+    found = outcome(shops((30, 1)), "measured=90%/5h")
+    assert found.front == 'Frontier.measured("90%", ceiling="5 hours")'
+    assert found.all.windows == 120
+    assert found.note == "at the end at most 0 seconds"
 
 
 def test_rows_ahead_of_their_arrival_and_nulls_are_told() -> None:
@@ -163,6 +181,8 @@ def test_rows_ahead_of_their_arrival_and_nulls_are_told() -> None:
         (Options(promises=["watermark"]), "'' is no length of time: write for example 30s"),
         (Options(promises=["wait=5 lightyears"]), "is no length of time"),
         (Options(promises=["wait=40000d"]), "is too long"),
+        (Options(promises=["measured=100%"]), "'100%': no delay can promise all windows"),
+        (Options(promises=["measured=99%/soon"]), "'soon' is no length of time"),
         (Options(promises=["measured=1"]), "'1' is no share of windows: write for example 99.9%"),
         (Options(promises=["measured=many%"]), "is no share of windows"),
         (Options(promises=["counts=7"]), "'counts=7' is no promise"),

@@ -17,7 +17,7 @@ from tests.spark.feed import START, Feed, row
 from tracker.client import TrackerClient
 from tracker.replay.history import NEVER, Columns, History, Windows
 from tracker.replay.promises import Frontier as TriedFrontier
-from tracker.replay.promises import Promise, Watermark
+from tracker.replay.promises import Measured, Promise, Watermark
 from tracker.replay.reading import Names, read
 from tracker.replay.report import Options, Replay
 
@@ -83,13 +83,19 @@ def test_sparks_own_watermark_releases_the_windows_that_the_dry_run_gives(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("per_scope", [False, True])
+@pytest.mark.parametrize(
+    ("front", "promise"),
+    [
+        (Frontier("20 minutes"), TriedFrontier(20 * MINUTE)),
+        (Frontier("20 minutes", per_scope=True), TriedFrontier(20 * MINUTE, per_scope=True)),
+        (Frontier.measured("50%", ceiling="20 minutes"), Measured(0.5, 20 * MINUTE)),
+    ],
+)
 def test_the_trackers_frontier_releases_the_windows_that_the_dry_run_gives(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, per_scope: bool
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, front: Any, promise: Promise
 ) -> None:
-    files = minutes(1, 12)
+    files = minutes(1, 24)
     tracking = Tracking(spark, job, tracker.address)
-    front = Frontier("20 minutes", per_scope=per_scope)
     source = tracking.source(feed.stream(spark), "rows", scope="tenant", window=("ts", "1 hour"), front=front)
     released = tracking.release(source, aggs={"rows": F.count("*")})
     released.writeStream.option("checkpointLocation", str(tmp_path / "cp")).start(str(tmp_path / "hourly"))
@@ -100,7 +106,7 @@ def test_the_trackers_frontier_releases_the_windows_that_the_dry_run_gives(
         if (tmp_path / "hourly").exists() and [*(tmp_path / "hourly").glob("epoch=*/*.parquet")]:
             for result in spark.read.parquet(str(tmp_path / "hourly")).collect():
                 found.setdefault((result.tenant, micros(result.window.end)), (number, result.rows))
-    assert found == tried(files, TriedFrontier(20 * MINUTE, per_scope))
+    assert found == tried(files, promise)
     assert len(found) > 3
 
 
@@ -115,7 +121,7 @@ def rows_of(spark: SparkSession, number: int = 400) -> DataFrame:
     )
 
 
-PROMISES = ["watermark=1h", "per-scope=3h", "wait=3h", "measured=90%", "counts"]
+PROMISES = ["watermark=1h", "per-scope=3h", "wait=3h", "least=90%", "measured=90%", "counts"]
 
 
 def test_a_dataframe_gives_what_its_file_gives(spark: SparkSession, tmp_path: Path) -> None:
@@ -138,7 +144,10 @@ def line(result: Any, name: str) -> str:
     return str(code)
 
 
-@pytest.mark.parametrize("promise", ["per-scope=3h", "frontier=3h", "wait=3h", "measured=100%", "counts"])
+LINES = ["per-scope=3h", "frontier=3h", "wait=3h", "least=100%", "measured=99%/3h", "counts"]
+
+
+@pytest.mark.parametrize("promise", LINES)
 def test_the_line_of_each_promise_declares_a_source(spark: SparkSession, feed: Feed, job: str, promise: str) -> None:
     code = line(replay(rows_of(spark, 20_000), "ts", "arrived at", "shop", promises=[promise]), promise)
     names = {"tracking": Tracking(spark, job), "Frontier": Frontier, "Schedule": Schedule, "Counts": Counts}

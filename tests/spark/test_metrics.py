@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Marks, Tracking, UsageError
+from spark_client import Frontier, Marks, Tracking, UsageError
 from tests.client.processes import Server
 from tests.metrics.scraping import scraped, values
 from tests.metrics.test_docs import exposed, table
@@ -29,10 +30,9 @@ def tracking(spark: SparkSession, tracker: Server, job: str) -> Iterator[Trackin
         yield tracking
 
 
-def release(tracking: Tracking, feed: Feed, path: Path, name: str = "hourly") -> None:
-    source = tracking.source(
-        feed.stream(tracking.spark), "in", substream="tenant", front=Marks("is_last"), on_bad_rows="quarantine"
-    )
+def release(tracking: Tracking, feed: Feed, path: Path, name: str = "hourly", **given: Any) -> None:
+    given = given or {"substream": "tenant", "front": Marks("is_last")}
+    source = tracking.source(feed.stream(tracking.spark), "in", on_bad_rows="quarantine", **given)
     released = tracking.release(source, aggs={"rows": F.count("*")})
     released.writeStream.queryName(name).option("checkpointLocation", path / "cp").start(path / "out")
 
@@ -151,8 +151,8 @@ def test_a_wrong_address_is_a_clear_error(spark: SparkSession, where: str) -> No
 
 
 def test_every_metric_of_a_driver_is_listed(tracking: Tracking, feed: Feed, tmp_path: Path) -> None:
-    release(tracking, feed, tmp_path)
-    feed.put(row(1, 1, last=True))
+    release(tracking, feed, tmp_path, window=("ts", "1 hour"), front=Frontier.measured("99%", ceiling="0 seconds"))
+    feed.put(row(1, 1), row(2, 70))
     tracking.process_all_available()
     listed = {**table("All metrics of a Spark driver"), **table("All metrics of a client")}
     assert listed == exposed(get(f"{tracking.metrics_url}/metrics").text)

@@ -33,8 +33,8 @@ def replay(
         typer.Option(
             metavar="PROMISE",
             help="try this one: watermark=5min (Spark's own), frontier=5min, per-scope=5min, wait=1h (by the clock on "
-            "the wall after a window's end), measured=99.9% (of windows that are to be right), counts; may be "
-            "repeated. Without: several of each",
+            "the wall after a window's end), least=99.9% (the delay under which so many windows were right at first), "
+            "measured=99.9%/1d (learnt as it runs, a day at most), counts; may be repeated. Without: several of each",
         ),
     ] = None,
     trigger: Annotated[str, typer.Option(metavar="LENGTH", help="how often the query reads what has arrived")] = "1min",

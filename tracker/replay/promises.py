@@ -8,13 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tracker import lateness
 from tracker.contract.values import I8
-from tracker.replay.history import NEVER, History, ReplayError
+from tracker.replay.history import NEVER, Groups, History, ReplayError
 
 _UNITS: Final = {
     **dict.fromkeys(["us"], 1),
@@ -135,7 +138,7 @@ class Frontier:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Least:
     """A frontier, for each scope if there are scopes, whose delay is chosen on the first half of the history.
 
     The delay is the least one under which the given share of the windows in the first half would have been right, in
@@ -152,6 +155,45 @@ class Measured:
         delay = -(-int(needed[rank(self.share, len(needed))]) // 1_000_000) * 1_000_000
         chosen = Frontier(delay, history.scoped).release(history)
         return Release(chosen.at, chosen.front, history.first > half, f"{in_words(delay)}, judged on the second half")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The front `Frontier.measured`, for each scope if there are scopes: its delay is learnt from batch to batch.
+
+    A window is released with the batch after which it is promised to be over.
+    """
+
+    share: float
+    ceiling: int
+    guess = True
+    needs = "rows are as late as they lately were, which is a guess that is corrected"
+
+    def release(self, history: History) -> Release:
+        batches, batch = np.unique(history.batch, return_inverse=True)
+        groups = Groups(batch * len(history.end) + history.window)
+        window = history.window[groups.first]
+        told = zip(
+            batch[groups.first].tolist(),
+            history.scope[window].tolist(),
+            history.end[window].tolist(),
+            groups.most(history.event).tolist(),
+            strict=True,
+        )
+        learning = lateness.Lateness(self.share, self.ceiling)
+        promised: dict[int, list[tuple[int, int]]] = {}
+        for place, rows in groupby(told, key=itemgetter(0)):
+            passed = learning.batch((str(scope), end, newest) for _, scope, end, newest in rows)
+            for scope, time in passed.items():
+                promised.setdefault(int(scope), []).append((time, int(batches[place])))
+        at = np.full(len(history.end), NEVER)
+        for own_scope, found in promised.items():
+            times, triggers = np.array(found).T
+            own = np.flatnonzero(history.scope == own_scope)
+            place = np.searchsorted(times, history.end[own])
+            at[own] = np.where(place < len(times), triggers[np.minimum(place, len(times) - 1)], NEVER)
+        front = f'Frontier.measured("{round(100 * self.share, 9):g}%", ceiling="{in_words(self.ceiling)}")'
+        return Release(at, front, note=f"at the end at most {in_words(learning.delay // 1_000_000 * 1_000_000)}")
 
 
 @dataclass(frozen=True)
@@ -192,12 +234,21 @@ def share(text: str) -> float:
         ReplayError: it is none.
     """
     try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = -1
-    if not text.endswith("%") or not 0 <= percent <= 100:
-        raise ReplayError(f"{text!r} is no share of windows: write for example 99.9%")
-    return percent / 100
+        return lateness.share(text)
+    except ValueError as error:
+        raise ReplayError(str(error)) from None
+
+
+def measured(text: str) -> Measured:
+    """Return a promise that is measured: of a share of windows, and behind a slash its ceiling.
+
+    >>> measured("99%/6h")
+    Measured(share=0.99, ceiling=21600000000)
+    """
+    part, _, ceiling = text.partition("/")
+    if share(part) in (0, 1):
+        raise ReplayError(f"{text!r}: no delay can promise all windows, and none is needed for none: give 99.9%")
+    return Measured(share(part), microseconds(ceiling or "1d"))
 
 
 def rank(share: float, number: int) -> int:
@@ -215,7 +266,8 @@ KINDS: Final[Mapping[str, Callable[[str], Promise]]] = {
     "frontier": lambda value: Frontier(microseconds(value)),
     "per-scope": lambda value: Frontier(microseconds(value), per_scope=True),
     "wait": lambda value: Wait(microseconds(value)),
-    "measured": lambda value: Measured(share(value)),
+    "least": lambda value: Least(share(value)),
+    "measured": measured,
     "counts": lambda _: Counts(),
 }
 
@@ -224,7 +276,7 @@ def parse(texts: Sequence[str]) -> dict[str, Promise]:
     """Return promises by the texts that name them.
 
     Args:
-        texts: ``kind=value``, such as ``watermark=5min`` or ``measured=99.9%``, or ``counts``.
+        texts: ``kind=value``, such as ``watermark=5min`` or ``least=99.9%``, or ``counts``.
 
     Raises:
         ReplayError: an unknown kind, or a value that the kind does not take.
@@ -245,8 +297,8 @@ def usual(scoped: bool) -> list[str]:
     """Return the promises that are tried if none is given.
 
     >>> usual(False)[-4:]
-    ['wait=1d', 'measured=99%', 'measured=99.9%', 'counts']
+    ['least=99.9%', 'measured=99%', 'measured=99.9%', 'counts']
     """
     frontier = "per-scope" if scoped else "frontier"
     delays = [f"{kind}={delay}" for kind in ("watermark", frontier) for delay in ("5min", "1h", "1d")]
-    return [*delays, "wait=1h", "wait=1d", "measured=99%", "measured=99.9%", "counts"]
+    return [*delays, "wait=1h", "wait=1d", "least=99%", "least=99.9%", "measured=99%", "measured=99.9%", "counts"]

@@ -1,0 +1,293 @@
+"""How long to wait for late rows, learnt from how late rows were.
+
+The rows of a scope come with times, in batches, and fall into windows. A window is promised to be over when the scope's
+newest time is a delay beyond the window's end; a row of that window in a later batch breaks the promise. `Lateness`
+chooses the delay of each scope so that no more than a given share of windows is broken:
+
+- The *need* of a window is the least delay that would have kept it. A window is settled when the newest time is a
+  ceiling beyond its end, and its need goes into its scope's histogram. Older windows weigh less and less.
+- Of *n* windows, a share *a* of which may be broken, as many may need more than the delay as
+  ``a * (n + 1) - broken - 2``. So what was broken lately is taken from what may be broken next, and a delay that is
+  broken more often than it may be grows to the ceiling; where needs do not drift, half of the share is used up. The
+  one that is added to *n*, and one of the two that are taken, are those of conformal prediction: the next need ranks
+  among *n* earlier ones as any of them does. The other one stands for the window that may be broken next.
+- A scope of which little was seen borrows windows of the others, so many that it has four times as many as one broken
+  window is allowed in. As long as all of them are too few, it waits for the ceiling.
+
+Sources: V. Vovk, A. Gammerman, G. Shafer, *Algorithmic Learning in a Random World*, 2005, for the rank; I. Gibbs,
+E. Candès, *Adaptive Conformal Inference Under Distribution Shift*, 2021, for the correction by what was broken;
+C. Masson, J. Rim, H. Lee, *DDSketch*, 2019, for the histogram with a relative error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_PRECISION: Final = 1.05  #: of two neighbouring delays in a histogram
+_BORROWED: Final = 4  #: windows that a scope has at least, if others have them, of those in which one may be broken
+_REMEMBERED: Final = 20  #: the same for the windows that weigh most of all that a scope has ever had
+_NEVER: Final = -(2**63)  #: before all times
+_LARGEST: Final = 1e100  #: weight, before all of them are divided by it
+
+
+@dataclass
+class _Seen:
+    """Windows that were settled, by their needs, and those that were broken. The newest weighs `unit`.
+
+    Attributes:
+        needs: the weight of windows by their need, as `_place` has it.
+    """
+
+    needs: dict[int, float] = field(default_factory=dict)
+    windows: float = 0.0
+    broken: float = 0.0
+    unit: float = 1.0
+
+    @property
+    def number(self) -> float:
+        """How many windows there are, by their weights."""
+        return self.windows / self.unit
+
+    def add(self, other: _Seen, weight: float) -> None:
+        """Add the windows of others, each of which weighs so much of one of its own."""
+        weight *= self.unit / other.unit
+        self.windows += other.windows * weight
+        self.broken += other.broken * weight
+        for place, windows in other.needs.items():
+            self.needs[place] = self.needs.get(place, 0.0) + windows * weight
+
+    def settle(self, need: int, remembered: float) -> None:
+        """Count a window, and let those before it weigh less.
+
+        Args:
+            remembered: how many windows all of them may weigh.
+        """
+        self.unit /= 1 - 1 / remembered
+        self.windows += self.unit
+        place = _place(need)
+        self.needs[place] = self.needs.get(place, 0.0) + self.unit
+        if self.unit > _LARGEST:
+            self.windows, self.broken = self.windows / self.unit, self.broken / self.unit
+            self.needs = {place: weight / self.unit for place, weight in self.needs.items()}
+            self.unit = 1.0
+
+    def delay(self, share: float) -> int | None:
+        """Return the least delay that may be promised; None: too few windows were seen, or too many broken."""
+        left = share * (self.number + 1) - self.broken / self.unit - 2
+        if left < 0:
+            return None
+        for place in sorted(self.needs, reverse=True):
+            left -= self.needs[place] / self.unit
+            if left < 0:
+                return _longest(place)
+        return 0
+
+
+def _place(need: int) -> int:
+    """Return the place of a need in a histogram: that of the least delay there which is no shorter."""
+    place = math.ceil(math.log(need, _PRECISION)) if need > 1 else need - 1
+    return place if _longest(place) >= need else place + 1
+
+
+def _longest(place: int) -> int:
+    """Return the delay of a place.
+
+    >>> [_longest(_place(need)) for need in (0, 1, 2, 60_000_000)]
+    [0, 1, 3, 62756984]
+    """
+    return math.ceil(_PRECISION**place) if place >= 0 else 0
+
+
+@dataclass
+class _Scope:
+    """A scope: its newest time, the time that is promised, and its windows that are not settled.
+
+    Attributes:
+        open: of each window by its end, the need up to now, and whether it is broken.
+        windows, broken: how many were settled, and broken, at all times.
+    """
+
+    newest: int = _NEVER
+    promised: int = _NEVER
+    open: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    seen: _Seen = field(default_factory=_Seen)
+    windows: int = 0
+    broken: int = 0
+
+    def take(self, end: int) -> None:
+        """Learn that a batch has brought rows of a window."""
+        need, broken = self.open.get(end, (0, False))
+        if end <= self.promised and not broken:
+            self.broken += 1
+            self.seen.broken += self.seen.unit
+        self.open[end] = max(need, self.newest - end + 1), broken or end <= self.promised
+
+    def settle(self, up_to: int, remembered: float) -> None:
+        """Settle the windows that end by a time."""
+        for end in sorted(end for end in self.open if end <= up_to):
+            need, _ = self.open.pop(end)
+            self.seen.settle(need, remembered)
+            self.windows += 1
+
+
+@dataclass(frozen=True)
+class Promised:
+    """What was promised of a scope, and how much of that was kept.
+
+    Attributes:
+        scope: empty if rows have none.
+        delay: that is promised now, in microseconds.
+        windows: how many were settled.
+        broken: of how many a row came after they were promised to be over.
+    """
+
+    scope: str
+    delay: int
+    windows: int
+    broken: int
+
+    @property
+    def share(self) -> float:
+        """The share of windows that were kept, from 0 to 1; 1 if there was none.
+
+        >>> Promised("berlin", 0, windows=1000, broken=1).share
+        0.999
+        """
+        return max(0.0, 1 - self.broken / self.windows) if self.windows else 1.0
+
+
+def share(text: str) -> float:
+    """Return a share, such as ``99.9%``, as a number from 0 to 1.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> share("99.9%")
+    0.999
+    """
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1
+    if not text.endswith("%") or not 0 <= percent <= 100:
+        raise ValueError(f"{text!r} is no share of windows: write for example 99.9%")
+    return percent / 100
+
+
+class Lateness:
+    """Delays that are learnt, scope by scope, from the rows of a stream.
+
+    Args:
+        target: the share of windows that are to be kept, above 0 and below 1.
+        ceiling: the longest delay, and the one to begin with, in microseconds. A row that is later breaks its window
+            again with each batch that brings one.
+        floor: the shortest delay, in microseconds.
+        state: what `state` gave, to go on from there; None: begin.
+
+    Raises:
+        ValueError: a target that no delay reaches, or a floor above the ceiling.
+
+    >>> lateness = Lateness(0.9, ceiling=50)
+    >>> lateness.batch([("berlin", 10, 7)])                       # a row of time 7, in the window up to 10
+    {'berlin': -43}
+    >>> for end in range(20, 400, 10):
+    ...     promised = lateness.batch([("berlin", end, end - 1)])
+    >>> promised                                                  # nothing was late, so nothing is waited for
+    {'berlin': 389}
+    """
+
+    def __init__(self, target: float, ceiling: int, floor: int = 0, state: Any = None) -> None:
+        if not 0 < target < 1:
+            raise ValueError("a target is a share of windows above 0 % and below 100 %, which no delay can promise")
+        if not 0 <= floor <= ceiling:
+            raise ValueError("the floor is negative, or above the ceiling")
+        self._share = 1 - target
+        self._ceiling, self._floor = ceiling, floor
+        self._scopes: dict[str, _Scope] = {}
+        for name, (newest, promised, opened, (needs, *seen), windows, broken) in state or []:
+            known = _Seen({int(place): weight for place, weight in needs}, *seen)
+            waiting = {end: (need, is_broken) for end, need, is_broken in opened}
+            self._scopes[name] = _Scope(newest, promised, waiting, known, windows, broken)
+
+    @property
+    def delay(self) -> int:
+        """The longest delay that is promised now, in microseconds."""
+        return max(self._delays(self._scopes).values(), default=self._ceiling)
+
+    @property
+    def share(self) -> float:
+        """The share of windows that were kept lately, in all scopes; 1 if there was none."""
+        seen = self._everyone()
+        return max(0.0, 1 - seen.broken / seen.windows) if seen.windows else 1.0
+
+    @property
+    def state(self) -> Any:
+        """All that it has learnt, as lists, numbers and strings, which JSON can hold."""
+        return [
+            [
+                name,
+                [
+                    scope.newest,
+                    scope.promised,
+                    [[end, *known] for end, known in scope.open.items()],
+                    [[*scope.seen.needs.items()], scope.seen.windows, scope.seen.broken, scope.seen.unit],
+                    scope.windows,
+                    scope.broken,
+                ],
+            ]
+            for name, scope in self._scopes.items()
+        ]
+
+    def batch(self, windows: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+        """Learn from a batch, and return up to which time each of its scopes can be promised to be over.
+
+        Args:
+            windows: (scope, end, newest time) of each window of which the batch has rows, in microseconds.
+        """
+        newest: dict[str, int] = {}
+        for name, end, time in windows:
+            newest[name] = max(newest.get(name, time), time)
+            self._scopes.setdefault(name, _Scope()).take(end)
+        for name, time in newest.items():
+            scope = self._scopes[name]
+            scope.newest = max(scope.newest, time)
+            scope.settle(scope.newest - self._ceiling, _REMEMBERED / self._share)
+        for name, delay in self._delays(newest).items():
+            scope = self._scopes[name]
+            scope.promised = max(scope.promised, scope.newest - delay)
+        return {name: self._scopes[name].promised for name in newest}
+
+    def kept(self) -> list[Promised]:
+        """Return what was promised of each scope, and how much of that was kept, in the order of their names."""
+        delays = self._delays(self._scopes)
+        return [Promised(name, delays[name], each.windows, each.broken) for name, each in sorted(self._scopes.items())]
+
+    def _everyone(self) -> _Seen:
+        """Return the windows of all scopes."""
+        everyone = _Seen()
+        for each in self._scopes.values():
+            everyone.add(each.seen, 1.0)
+        return everyone
+
+    def _delays(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the delay of each scope."""
+        enough = _BORROWED / self._share
+        everyone: _Seen | None = None
+        delays = {}
+        for name in names:
+            seen = self._scopes[name].seen
+            missing = enough - seen.number
+            if missing > 0:
+                everyone = everyone or self._everyone()
+                others, together = _Seen(), _Seen()
+                others.add(everyone, 1.0)
+                others.add(seen, -1.0)
+                together.add(seen, 1.0)
+                together.add(others, min(1.0, missing / max(others.number, 1.0)))
+                seen = together
+            delay = seen.delay(self._share)
+            delays[name] = self._ceiling if delay is None else min(max(delay, self._floor), self._ceiling)
+        return delays
