@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tracker.testing.assertions import Assertions, Like, like
-    from tracker.testing.local import LocalTracker, ManualClock
+    from tracker.testing.clock import ManualClock
+    from tracker.testing.local import LocalTracker
 
 __all__ = ["Assertions", "Like", "LocalTracker", "ManualClock", "like"]
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tracker.testing.local import LocalTracker, ManualClock
+    from tracker.testing.clock import ManualClock
+    from tracker.testing.local import LocalTracker
 
 
 @pytest.fixture
@@ -32,6 +33,6 @@ def local_tracker(request: pytest.FixtureRequest) -> Iterator[LocalTracker]:
 @pytest.fixture
 def tracker_clock() -> ManualClock:
     """The time of the test's `local_tracker`, which stands still until the test advances it."""
-    from tracker.testing.local import ManualClock
+    from tracker.testing.clock import ManualClock
 
     return ManualClock()
