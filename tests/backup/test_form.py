@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tracker.backup.form import BackupError, Checked, Draft, JobLog
+from tracker.backup import BackupError, Checked, Draft, JobLog
 
 JOBS = {"flights": JobLog("a-1", 7)}
 STATE: list[bytes | memoryview] = [b"the state", memoryview(b" in pieces")]

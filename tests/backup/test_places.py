@@ -10,7 +10,7 @@ import pytest
 
 from examples.services.s3 import S3
 from tests.journal.object_stores import s3  # noqa: F401 - a fixture
-from tracker.backup.form import BackupError, Checked, Draft, Place, place
+from tracker.backup import BackupError, Checked, Draft, Place, place
 
 
 def backup(record: int, made: float = 0.0) -> list[bytes]:

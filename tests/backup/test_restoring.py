@@ -17,7 +17,7 @@ import redis
 from tests.client.processes import TRACKER, Server
 from tests.journal.redis_server import PROGRAM, RedisServer, needs_redis
 from tests.server.test_redis import SPEC, in_flight, send, start
-from tracker.backup.form import BackupError, Checked
+from tracker.backup import BackupError, Checked
 from tracker.cli.main import main
 from tracker.client import JobSpec, TrackerClient, TrackerError, label
 from tracker.journal import open_journal

@@ -18,7 +18,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from tracker.backup.form import Checked
+from tracker.backup import Checked
 from tracker.journal.sqlite import SqliteJournal
 from tracker.server import backups
 from tracker.server.backups import Restored

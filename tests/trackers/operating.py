@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tracker.backup.form import Checked
+from tracker.backup import Checked
 from tracker.contract.refusal import Refused
 from tracker.journal import JournalError
 from tracker.journal.snapshots import decode

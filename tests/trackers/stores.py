@@ -16,7 +16,7 @@ import pytest
 import redis
 import redis.connection
 
-from tracker.backup.form import Checked, Draft
+from tracker.backup import Checked, Draft
 from tracker.journal.interface import FollowableJournal, Journal
 from tracker.journal.objects.journal import ObjectsJournal
 from tracker.journal.objects.log import LOSS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracker.backup.form import BackupError, Checked, Place, place
+from tracker.backup import BackupError, Checked, Place, place
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import WrongUsageError, command, ending_at, new_commands
 from tracker.cli.forms import Form
@@ -17,7 +17,7 @@ from tracker.cli.options import need_server_python, needs
 from tracker.cli.output import print_json, print_line, print_pairs, progress
 
 if TYPE_CHECKING:
-    from tracker.backup.form import Header
+    from tracker.backup import Header
     from tracker.cli.forms import Show
 
 commands = new_commands()

@@ -227,7 +227,7 @@ def dev(
     need_server_python("dev")
     with needs("dev", "server"):
         # Imported here, since the other commands do not need these modules, and their requirements may be missing.
-        from tracker.dev.run import dev as run_dev
+        from tracker.dev import dev as run_dev
         from tracker.web.listening import CannotListenError
     with ending_at(CannotListenError):
         run_dev(listen, metrics, print_line)

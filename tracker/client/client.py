@@ -102,7 +102,7 @@ class TrackerClient(JobCalls, EventCalls):
     def backup(self) -> Iterator[bytes]:
         """Yield a backup of the whole state, in parts: the file that `tracker restore` reads.
 
-        It has everything that was answered before this call. Check it before you trust it: `tracker.backup.form`.
+        It has everything that was answered before this call. Check it before you trust it: `tracker.backup`.
 
         Raises:
             ValueError: the client has several servers.

@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 
 import tracker
-from tracker.backup.form import BackupError, Checked, Draft, Header, JobLog
+from tracker.backup import BackupError, Checked, Draft, Header, JobLog
 from tracker.journal import (
     Journal,
     JournalError,
