@@ -241,6 +241,7 @@ def test_one_job_on_several_servers(server: Server, tmp_path: Path) -> None:
     other.stop()
 
 
+@pytest.mark.thorough
 def test_the_commands_that_look_at_a_tracker(server: Server) -> None:
     """docs/howto/operations.md: each is carried out on a job that has what they ask for."""
     client = TrackerClient(server.address)
@@ -276,6 +277,7 @@ def run_pytest(path: Path, program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_the_tests_of_a_users_job(tmp_path: Path) -> None:
     """docs/howto/testing.md: its first test and the one with a clock pass; without the cook, the first is explained."""
     _, program = FENCE.findall((ROOT / "docs/howto/testing.md").read_text())[0]

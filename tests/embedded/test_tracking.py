@@ -34,7 +34,7 @@ def released(spark: SparkSession, path: Path) -> list[tuple[object, ...]]:
     return sorted(map(tuple, spark.read.parquet(str(path / "out")).select("kind", "n").collect()))
 
 
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_job_continues_when_its_tracker_has_started_again(
     spark: SparkSession, job: str, feed: Feed, tmp_path: Path, named: bool
 ) -> None:

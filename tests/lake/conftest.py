@@ -37,7 +37,7 @@ def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> No
     spark.sql("create namespace lake.shop")
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.thorough)])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """A format, and the place of a table that is not there yet."""
     place = str(tmp_path / "table") if request.param == "delta" else f"lake.shop.table_{next(_numbers)}"

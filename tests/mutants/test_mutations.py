@@ -53,7 +53,9 @@ def test_each_operator_constant_condition_and_effect_is_turned_once(tmp_path: Pa
     }
 
 
-@pytest.mark.parametrize("area", AREAS)
+@pytest.mark.parametrize(
+    "area", ["client", *(pytest.param(area, marks=pytest.mark.thorough) for area in AREAS if area != "client")]
+)
 def test_a_mutant_parses_and_is_another_program(area: str) -> None:
     for path in sources(area):
         source = (ROOT / path).read_bytes()

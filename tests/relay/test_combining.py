@@ -417,6 +417,7 @@ SAID = st.tuples(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SAID, min_size=3, max_size=8), st.booleans())
 def test_combined_or_alone_all_is_the_same(

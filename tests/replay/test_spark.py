@@ -124,6 +124,7 @@ def rows_of(spark: SparkSession, number: int = 400) -> DataFrame:
 PROMISES = ["watermark=1h", "per-scope=3h", "wait=3h", "least=90%", "measured=90%", "counts"]
 
 
+@pytest.mark.thorough
 def test_a_dataframe_gives_what_its_file_gives(spark: SparkSession, tmp_path: Path) -> None:
     history = rows_of(spark).unionByName(rows_of(spark, 5).withColumn("ts", F.lit(None).cast("timestamp")))
     history.write.parquet(str(tmp_path / "history"))

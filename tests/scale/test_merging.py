@@ -147,6 +147,7 @@ def own(kind: Kind) -> bool:
     return isinstance(kind, Ended | Late)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.booleans(), st.booleans())
 def test_every_event_comes_once_whoever_is_quicker(
@@ -166,6 +167,7 @@ def test_every_event_comes_once_whoever_is_quicker(
     ]
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.booleans())
 def test_subscribers_of_an_ordered_job_receive_ends_by_time(

@@ -151,7 +151,14 @@ def test_a_server_that_cannot_start_says_why(
 
 
 @pytest.mark.parametrize("option", ["--listen", "--metrics"])
-@pytest.mark.parametrize("taken", ["nowhere", "192.0.2.1:1", "no.such.host.invalid:1", "TAKEN"])
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "nowhere",
+        "TAKEN",
+        *(pytest.param(each, marks=pytest.mark.thorough) for each in ("192.0.2.1:1", "no.such.host.invalid:1")),
+    ],
+)
 def test_a_server_that_cannot_listen_leaves_no_file(tmp_path: Path, option: str, taken: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = taken.replace("TAKEN", f"127.0.0.1:{other.getsockname()[1]}")

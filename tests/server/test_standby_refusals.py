@@ -22,7 +22,9 @@ __all__ = ["directory"]  # a fixture
 _ENDS_S = 60
 
 
-@pytest.fixture(params=["file", "objects", pytest.param("redis", marks=needs_redis)])
+@pytest.fixture(
+    params=["file", pytest.param("objects", marks=pytest.mark.thorough), pytest.param("redis", marks=needs_redis)]
+)
 def where(request: pytest.FixtureRequest, tmp_path: Path, directory: Place) -> Iterator[str]:
     """An empty journal."""
     if request.param != "redis":

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 Connect = Callable[[], Any]
 
 
-@pytest.fixture(params=["sqlite3", "psycopg"])
+@pytest.fixture(params=[pytest.param("sqlite3", marks=pytest.mark.thorough), "psycopg"])
 def database(request: pytest.FixtureRequest, postgres: Postgres, tmp_path: Path) -> tuple[Connect, str]:
     """What connects to a database, and how its driver writes a parameter."""
     if request.param == "sqlite3":

@@ -84,6 +84,7 @@ def some_micros(rng: random.Random) -> int:
     return rng.randrange(-2 * 10**15, 3 * 10**15)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("draws", [5, pytest.param(200, marks=pytest.mark.slow)])
 def test_windows_are_those_of_pythons_calendar_in_every_zone(spark: SparkSession, conf: Any, draws: int) -> None:
     rng = random.Random(draws)
@@ -158,6 +159,7 @@ def test_windows_of_wall_clocks_and_of_dates(spark: SparkSession, conf: Any) -> 
         )
 
 
+@pytest.mark.thorough
 def test_far_and_unknown_times_belong_nowhere(spark: SparkSession) -> None:
     far = [2**63 - 1, -(2**63), eventtime.LIMIT, -eventtime.LIMIT, None]
     rows = spark.createDataFrame([(each,) for each in far], "micros long").select(
@@ -221,6 +223,7 @@ def rule_over(spark: SparkSession, zone: str | Column, **options: Any) -> Substr
     return declare(rows, "shop", ("at", calendar("1 day", zone), *options.values()), None).rule
 
 
+@pytest.mark.thorough
 def test_schedules_are_read_in_the_zone_of_the_windows(spark: SparkSession, conf: Any) -> None:
     conf("spark.sql.session.timeZone", "America/New_York")
     tokyo, berlin = (rule_over(spark, zone) for zone in ("Asia/Tokyo", "Europe/Berlin"))

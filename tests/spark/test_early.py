@@ -163,6 +163,7 @@ def test_a_table_shows_open_windows_until_the_final_row_takes_their_place(
     assert shown(path) == {key: (*value, True) for key, value in by_key(feed.batch(spark)).items()}
 
 
+@pytest.mark.thorough
 def test_the_table_refuses_older_rows_and_early_ones_after_the_final(spark: SparkSession, tmp_path: Path) -> None:
     """A driver that was superseded and does not know it: what it writes changes nothing, whenever it comes."""
     path = tmp_path / "daily.db"
@@ -191,6 +192,7 @@ def test_the_table_refuses_older_rows_and_early_ones_after_the_final(spark: Spar
     assert shown(path)["a", "x"][0] == 4
 
 
+@pytest.mark.thorough
 @AT_THE_START
 def test_files_have_early_rows_beside_the_table_and_the_newest_count(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
@@ -294,6 +296,7 @@ def test_early_rows_come_as_often_as_asked_to_functions_and_sinks(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @CLOSURE
 def test_several_outputs_of_one_release_show_early_rows_each_in_its_way(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path

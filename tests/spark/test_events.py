@@ -78,6 +78,7 @@ def test_a_stream_of_events_goes_on_where_it_was_and_repeats_nothing(
     assert len({seq for _, seq in events}) == 4
 
 
+@pytest.mark.thorough
 def test_a_range_of_events_and_the_substreams_as_they_stand_are_tables(
     spark: SparkSession, tracker: Server, job: str, pipeline: Pipeline
 ) -> None:

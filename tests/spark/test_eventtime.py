@@ -54,6 +54,7 @@ def times(spark: SparkSession, rng: random.Random, kind: str, number: int) -> Da
     return micros.select(value.alias("at"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("draws", [9, pytest.param(400, marks=pytest.mark.slow)])
 def test_windows_equal_sparks_own_for_every_type_zone_width_and_offset(
     spark: SparkSession, conf: Any, draws: int
@@ -231,6 +232,7 @@ def test_a_schedules_times_are_read_as_the_source_has_them_or_refused(
         assert (substream.end_time, count) == (expected, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", eventtime.TIMES)
 def test_a_schedule_made_of_the_rows_counts_them_where_spark_does(spark: SparkSession, conf: Any, kind: str) -> None:
     conf("spark.sql.session.timeZone", "America/Sao_Paulo")

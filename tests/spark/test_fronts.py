@@ -128,6 +128,7 @@ def test_a_promise_by_scope_without_scopes_is_one_for_all(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("per_scope", [False, True])
 @pytest.mark.parametrize("ahead", ["5 minutes", None])
 def test_a_clock_that_is_ahead_makes_no_honest_row_late(

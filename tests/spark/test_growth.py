@@ -69,6 +69,7 @@ def _run(path: Path, batches: int, at: Callable[[PartialState], None]) -> None:
         at(state)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batches", [400, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_the_state_of_a_release_is_bounded_by_what_is_open(tmp_path: Path, batches: int) -> None:
     largest = [0, 0, 0]

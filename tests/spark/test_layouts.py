@@ -192,6 +192,7 @@ def test_a_channel_that_was_made_before_this_form_keeps_its_own(spark: SparkSess
     assert sum(values["_rows"] for _, values in in_files(target, channel.layout, lambda: published)) == stepped.count()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("where", "step"),
     [

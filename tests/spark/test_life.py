@@ -413,6 +413,7 @@ def test_a_failure_begins_with_our_sentence(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_drain_that_was_stopped_goes_on_in_the_same_tracking(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -234,6 +234,7 @@ def test_a_manifest_and_a_control_table_end_what_they_count(
         }
 
 
+@pytest.mark.thorough
 def test_parts_of_three_hosts_end_an_hour_over_a_restart(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_names_of_a_release_that_cannot_be_told_apart_are_refused(
             released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
 
 
+@pytest.mark.thorough
 def test_names_that_differ_in_case_live_where_spark_tells_them_apart(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_jobs_that_cannot_be_named_so_are_refused_where_they_are_declared(spark:
         Tracking(spark, "job", "127.0.0.1:1", "")
 
 
+@pytest.mark.thorough
 def test_a_constant_is_not_taken_for_the_column_of_its_name(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

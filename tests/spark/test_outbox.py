@@ -148,9 +148,11 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("given", WAYS.values(), ids=WAYS)
-def test_batches_go_on_and_nothing_is_lost(lives: Any, given: dict[str, Any]) -> None:
-    life = lives(**given)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=() if way == "driver" else pytest.mark.thorough) for way in WAYS]
+)
+def test_batches_go_on_and_nothing_is_lost(lives: Any, way: str) -> None:
+    life = lives(**WAYS[way])
     life.rows(*ALL)
     life.tracking.process_all_available()
     life.kill_tracker()
@@ -179,6 +181,7 @@ def test_a_driver_that_starts_again_sends_what_was_kept(lives: Any) -> None:
     life.check()
 
 
+@pytest.mark.thorough
 def test_a_drain_waits_until_the_tracker_has_been_told_all(lives: Any) -> None:
     life = lives()
     life.rows(*ALL)
@@ -193,6 +196,7 @@ def test_a_drain_waits_until_the_tracker_has_been_told_all(lives: Any) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_a_run_that_ends_by_itself_releases_what_it_has_kept(
     spark: SparkSession, mortal_tracker: Server, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

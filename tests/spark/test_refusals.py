@@ -212,6 +212,7 @@ def test_a_file_system_without_hard_links_is_refused_for_every_path(
             writer.receipts(tmp_path / "receipts").start(tmp_path / "out")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path", ["hdfs://name/x", "dbfs:/x", "s3a://bucket/a*b", "gs://bucket/~x", "{tmp}/a*b", "{tmp}/[x]"]
 )

@@ -67,6 +67,7 @@ def test_a_substream_is_released_when_it_has_ended_and_not_before(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_every_aggregate_equals_sparks_own(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_batch_that_fails_after_its_report_is_replayed_without_trace(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_table_of_another_query_is_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -296,6 +298,7 @@ def release_twice(
     third.start(path / "out")
 
 
+@pytest.mark.thorough
 def test_results_go_on_into_a_channel_and_hold_what_follows_open(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -267,6 +267,7 @@ def test_receipts_that_promise_nothing_certain_are_refused_again_and_again(
         receipts = []
 
 
+@pytest.mark.thorough
 def test_windows_of_another_calendar_are_refused_by_name(spark: SparkSession) -> None:
     """Both jobs have windows of a calendar: days there, months here, or days of another zone."""
 

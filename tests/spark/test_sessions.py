@@ -305,6 +305,7 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
     tracking.stop()
 
 
+@pytest.mark.thorough
 @spark_test
 @pytest.mark.parametrize("length", [session("1 hour"), nested("1 hour", "1 day"), calendar("1 day", "Asia/Tokyo")])
 def test_columns_are_found_whatever_the_case_in_which_they_are_written(

@@ -110,6 +110,7 @@ def test_a_schedules_scopes_and_names_are_the_sources(
         assert read(spark, source, given, by_scope) == named
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("source", "given"),
     [

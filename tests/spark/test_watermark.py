@@ -65,6 +65,7 @@ def test_windows_come_out_final_without_later_data(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_sessions_come_out_final_and_their_state_is_gone(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_settings_under_which_a_watermark_is_not_exact_are_refused(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_session_at_a_window_start_is_joined_by_a_row_then(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_session_at_a_window_start_is_joined_by_a_row_then(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_what_is_within_an_open_window_is_not_over(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seed: int
@@ -178,6 +181,7 @@ def test_what_is_within_an_open_window_is_not_over(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_days_are_made_of_hours_by_sparks_own_operators(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -199,6 +203,7 @@ def test_days_are_made_of_hours_by_sparks_own_operators(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_deduplication_keeps_rows_on_the_edge_and_forgets_what_is_over(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -245,6 +250,7 @@ def test_unmatched_outer_rows_come_out_when_both_sides_are_over(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_what_came_through_a_channel_moves_the_watermark_once_received(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -270,6 +276,7 @@ def test_what_came_through_a_channel_moves_the_watermark_once_received(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_rows_without_a_right_watermark_are_refused_and_repaired(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
