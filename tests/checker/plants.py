@@ -29,7 +29,7 @@ from tracker.journal.redis import scripts
 from tracker.journal.redis.top import Known, Relation, Shown
 from tracker.server import app, owning
 from tracker.server.clock import Clock
-from tracker.server.leading import Leadership
+from tracker.server.owning import Leadership
 from tracker.server.replayable import ReplayableState
 from tracker.server.watching import Readers
 from tracker.wire.codec import Method

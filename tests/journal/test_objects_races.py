@@ -18,8 +18,8 @@ from tracker.journal import JournalError, Record
 from tracker.journal.objects import lease as leases
 from tracker.journal.objects import log as logs
 from tracker.journal.objects import snapshots
-from tracker.journal.objects.entries import name_of
 from tracker.journal.objects.journal import ObjectsJournal
+from tracker.journal.objects.log import name_of
 from tracker.store import NoAnswerError, StoreError
 
 _STEPS = 60

@@ -18,11 +18,10 @@ from tracker.journal import (
 from tracker.server import backups
 from tracker.server.clock import Clock
 from tracker.server.lanes import Lanes
-from tracker.server.leading import Leadership
 from tracker.server.limits import Limits
 from tracker.server.measures import JobLabels, Measures
 from tracker.server.notices import Notices
-from tracker.server.owning import stand_by
+from tracker.server.owning import Leadership, stand_by
 from tracker.server.replayable import Followed, ReplayableState, recover
 from tracker.server.sequencer import JournalHealth, Sequencer
 from tracker.server.snapshots import Snapshots

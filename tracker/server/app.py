@@ -38,13 +38,12 @@ from .clock import Clock
 from .intake import collect_garbage_rarely, return_large_blocks
 from .inventory import Inventory, Surveys
 from .lanes import TURN_S, Lanes
-from .leading import Leadership
 from .limits import Limits
 from .lookups import Lookups, PageSource
 from .measures import JobLabels, Measures
 from .metrics import Metrics, ServingMetrics
 from .notices import Notices
-from .owning import Readiness, own
+from .owning import Leadership, Readiness, own
 from .replayable import Followed, RecoveredState
 from .sequencer import JournalHealth, Sequencer
 from .service import SERVICE, Service

@@ -25,9 +25,9 @@ from tracker.security.identities import DeniedError
 from tracker.wire.refusals import refuse
 
 from .intake import Context, Intake
-from .leading import Leadership
 from .limits import Limits
 from .measures import Measures
+from .owning import Leadership
 
 log = logging.getLogger("tracker.service")
 

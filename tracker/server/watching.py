@@ -22,8 +22,8 @@ from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2 as wire
 
 from .lanes import Lanes
-from .leading import elsewhere
 from .limits import Limits
+from .owning import elsewhere
 from .sequencer import stopping
 
 _AT_ONCE = 4  # readers that go on in one round of the event loop, and of which gRPC has something at a time

@@ -41,9 +41,8 @@ from ..mark import Marks
 from ..replicated import Group, LogFollowing, ReplicatedJournal, left_out, new_holder
 from ..snapshots import SnapshotDamagedError
 from .address import unusable
-from .entries import Entry, name_of, position_of
 from .lease import Lease
-from .log import LOSS, BrokenError, Chain, CutError, Followed, Log, Survey
+from .log import LOSS, BrokenError, Chain, CutError, Entry, Followed, Log, Survey, name_of, position_of
 from .snapshots import ObjectsSnapshots, Taken
 
 _RESTORING: Final = "restoring"

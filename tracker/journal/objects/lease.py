@@ -20,8 +20,7 @@ from tracker.store import ConditionalStore, NoAnswerError, StoreError
 
 from .. import replicated
 from ..replicated import describe, is_dead
-from .entries import Entry
-from .log import Found, Log
+from .log import Entry, Found, Log
 from .snapshots import ObjectsSnapshots
 
 _LAST_BEAT_S: Final = 2.0  # seconds for a beat that is under way at the end
