@@ -39,6 +39,7 @@ class Machines:
         self._runs = 1
         self.has_lost_power = False
         self.doze_s = 0.0  #: how long the process sleeps that next notes a command under way
+        self.slept_over = 0  #: that command
         self._paths: dict[int, str] = {}  # by each mark's id
         self._marks: list[Mark] = []
         self._on_disk: dict[str, bytes] = {}
@@ -83,7 +84,7 @@ class Machines:
                     synced(each)
                 if marked.carried and self.doze_s:
                     self._schedule.process.sleeps_until = self._schedule.now + self.doze_s
-                    self.doze_s = 0.0
+                    self.doze_s, self.slept_over = 0.0, marked.carried[0]
                 self._schedule.pause(0)
             return done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tracker.contract.refusal import Refused
@@ -159,8 +160,9 @@ class Tracker:
             if not isinstance(journal, FollowableJournal):
                 return journal, None
             while accept_loss and self.loop.time() < until:
-                if await asyncio.to_thread(journal.try_to_own):
-                    return journal, None
+                with suppress(JournalError):
+                    if await asyncio.to_thread(journal.try_to_own):
+                        return journal, None
                 await asyncio.sleep(0.2)
             self._follow(journal)
             followed = await asyncio.to_thread(stand_by, journal, self.stop.is_set, lambda: None)

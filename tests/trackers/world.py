@@ -154,8 +154,9 @@ class World:
         """Let time pass for a tracker that replays a record, or end its process."""
         self._newest = number
         self._doomed -= 1
-        if self._doomed == 0 or number == self._doomed_at:
-            self._doomed_at = 0
+        machines = self.store.machines
+        if self._doomed == 0 or number in (self._doomed_at, machines.slept_over):
+            self._doomed_at = machines.slept_over = 0
             tracker.kill()
         self.schedule.pause(self.schedule.random.choice((0, 0, 0.01)))
 
@@ -222,8 +223,8 @@ class World:
             for tracker in self.trackers:
                 if tracker.process.killed:
                     tracker.ended = True
-                if self._alone is tracker and (tracker.ended or tracker.leads):
-                    self._alone = None
+                if self._alone is tracker and tracker.leads:
+                    self._alone, self._leave_out = None, False
                 if not tracker.ended or self._alone not in (None, tracker):
                     continue
                 accept, aside = False, frozenset[int]()
@@ -234,8 +235,8 @@ class World:
                 if accept or self._leave_out:
                     if self._leave_out or (not self.calm and self.schedule.random.random() < 0.6):
                         aside = frozenset(max(1, self._newest - self.schedule.random.randint(0, 4)) for _ in range(3))
-                        self._alone = tracker if self._leave_out else self._alone
-                        self._leave_out, self._set_aside = False, True
+                        self._alone = tracker if self._leave_out else None
+                        self._set_aside = True
                     accept = self.damaged = True
                     self._settled()
                 if isinstance(tracker.error, RestoreUnfinishedError):
@@ -287,6 +288,7 @@ class World:
                     for tracker in leaders:
                         tracker.process.sleeps_until = self.schedule.now + seconds
                 self._doom()
+                self.schedule.pause(random.choice((0.0, seconds)))
             elif kind == "stop" and leaders:
                 tracker = random.choice(leaders)
                 if tracker.stop is not None and not tracker.ended:
