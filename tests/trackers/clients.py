@@ -72,12 +72,16 @@ class Producer:
             world.schedule.pause(world.schedule.random.choice(pauses))
 
     def _report(self, run: str, epoch: int) -> wire.ReportRequest:
-        """Send an element of a window, receive that of the one before with a child, and promise."""
-        expects = self._world.sent.rules.expects
-        entries = [(epoch, 0, self._label(epoch), 1, 0)] if epoch < self._epochs - 1 else []
-        if epoch:
-            entries += [(epoch - 1, 0, self._label(epoch - 1), 0, 1), (epoch - 1, 1, 0, 1, 1)]
-        expected = range(epoch + 1 if epoch else 0, min(epoch + 2, self._epochs - 1)) if expects else range(0)
+        """Send an element of a window, receive that of the one before, if they lag, with a child, and promise."""
+        rules = self._world.sent.rules
+        last = self._epochs - rules.lag
+        if not rules.lag:
+            entries = [(epoch, 0, 0, 1, 1), (epoch, 1, 0, 1, 1)]
+        else:
+            entries = [(epoch, 0, self._label(epoch), 1, 0)] if epoch < last else []
+            if epoch:
+                entries += [(epoch - 1, 0, self._label(epoch - 1), 0, 1), (epoch - 1, 1, 0, 1, 1)]
+        expected = range(epoch + 1 if epoch else 0, min(epoch + 2, last)) if rules.expects else range(0)
         windows = sorted({*expected, *(window for window, *_ in entries)})
         scopes = sorted(map(scope, windows))
         promises = [wire.Promise(frontier=wire.Frontier(front=self._name, time=end_time(epoch)))]

@@ -1,8 +1,8 @@
 """What a job's log may say of its substreams' ends: which rules it has, and what its reporters have sent by then.
 
-Of each substream every reporter sends one element, in one epoch, and receives it in the next one, with a child on the
-second segment. So an end that is complete has an element of each reporter; one by a rule may have fewer, but none of a
-report that was answered before.
+Of each substream every reporter sends one element, in one epoch, and receives it (in the next one, if the job has
+rules), with a child on the second segment. So an end that is complete has an element of each reporter; one by a rule
+may have fewer, but none of a report that was answered before.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ class Rules:
         """Whether there is any."""
         return self != Rules()
 
+    @property
+    def lag(self) -> int:
+        """Return after how many epochs an element is received: a hand-over waits for those that are not."""
+        return int(self.any)
+
     def spec(self) -> dict[str, Any]:
         """Return the fields of a job's spec."""
         durations = {
@@ -128,7 +133,7 @@ class Sent:
             closed: when a rule has closed the substream, at the latest.
         """
         window, at = int(end.name[1:]), event.at_ns
-        epoch = window if end.segment == "a" else window + 1  # in which its elements are sent there
+        epoch = window if end.segment == "a" else window + self.rules.lag  # in which its elements are sent there
         most = sum(each == epoch and begun <= at for (_, each), begun in self.begun.items())
         fewest = sum(each == epoch and time < at for (_, each), time in answered.items())
         if not fewest <= end.elements <= most:

@@ -209,7 +209,7 @@ class World:
             if log.events.setdefault(seq, event) != event:
                 raise FoundOut(f"event {seq} of log {status.log_id} was {log.events[seq]}, and is {event}")
         self.sent.check([*status.events.values()], log)
-        windows = [window for window in range(self._epochs - 1) if self.sent.is_exact(window)]
+        windows = [window for window in range(self._epochs - self.sent.rules.lag) if self.sent.is_exact(window)]
         self.over = all((segment, f"w{window}") in log.ends for window in windows for segment in "ab")
 
     # ---------------------------------------------------------------- what goes wrong
