@@ -13,7 +13,7 @@ import pytest
 from tracker.contract.values import Reason
 from tracker.core import codec, reports, unpromised
 from tracker.core.ends import Completion
-from tracker.journal import LeftOut, Place, Recovery, SqliteJournal, replicated
+from tracker.journal import LeftOut, Recovery, SqliteJournal
 from tracker.journal.mark import Mark, Marked, Marks
 from tracker.journal.objects.log import Log as ObjectsLog
 from tracker.journal.redis import journal as redis_journal
@@ -39,10 +39,6 @@ def _keeps_marks(change: pytest.MonkeyPatch) -> None:
 def _leaves_out_by_number(change: pytest.MonkeyPatch) -> None:
     change.setattr(LeftOut, "__eq__", lambda self, other: self.number == other.number)
     change.setattr(LeftOut, "__hash__", lambda self: hash(self.number))
-
-
-def _owes_nothing(change: pytest.MonkeyPatch) -> None:
-    change.setattr(replicated, "Place", lambda entry, number, untold=0: Place(entry, number))
 
 
 def _notes_no_restore(change: pytest.MonkeyPatch) -> None:
@@ -94,10 +90,6 @@ def _trusts_the_living(change: pytest.MonkeyPatch) -> None:
     change.setattr(Marks, "read", read)
 
 
-def _names_no_writer(change: pytest.MonkeyPatch) -> None:
-    change.setattr(Marks, "_name_of", lambda self, writer: f"{self._journal}-anybody")
-
-
 def _lets_replaced_write(change: pytest.MonkeyPatch) -> None:
     change.setattr(ObjectsLog, "_moved", lambda self, found: None)
     written = scripts.APPEND.replace("return redis.error_reply('NOTLAST ' .. id)", "return id")
@@ -125,9 +117,6 @@ PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "S2: marks outlast answers, in Redis": ("redis", False, _keeps_marks),
     "S2: marks outlast answers, with objects": ("objects", False, _keeps_marks),
     "S3: records are left out by their number": ("file", True, _leaves_out_by_number),
-    "S3: records are left out by their number, in Redis": ("redis", True, _leaves_out_by_number),
-    "S3: records are left out by their number, with objects": ("objects", True, _leaves_out_by_number),
-    "S3: a standby does not know what it left out": ("objects", True, _owes_nothing),
     "S4: a restore leaves no note in a file": ("file", False, _notes_no_restore),
     "S4: a restore leaves no note in Redis": ("redis", False, _notes_no_restore),
     "S4: a restore leaves no note in an object store": ("objects", False, _notes_no_restore),
@@ -140,7 +129,6 @@ PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "rules close substreams in a hand-over": ("objects", False, _closes_in_hand_overs),
     "a mark from before a loss of power counts": ("file", False, _trusts_any_run),
     "a mark of a writer that lives counts": ("objects", False, _trusts_the_living),
-    "a mark of another writer counts": ("objects", False, _names_no_writer),
     "a replaced leader's writes count, in Redis": ("redis", False, _lets_replaced_write),
     "a replaced leader's writes count, with objects": ("objects", False, _lets_replaced_write),
 }
