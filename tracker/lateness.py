@@ -22,7 +22,7 @@ C. Masson, J. Rim, H. Lee, *DDSketch*, 2019, for the histogram with a relative e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,38 +52,30 @@ class _Seen:
         return self.windows / self.unit
 
     def add(self, other: _Seen, weight: float) -> None:
-        """Add the windows of others, each of which weighs so much of one of its own."""
+        """Add the windows of another, each of which weighs so much of one of its own."""
         weight *= self.unit / other.unit
         self.windows += other.windows * weight
         self.broken += other.broken * weight
         for place, windows in other.needs.items():
             self.needs[place] = self.needs.get(place, 0.0) + windows * weight
 
-    def settle(self, need: int, remembered: float) -> None:
+    def count(self, place: int) -> None:
+        """Count a window by the place of its need."""
+        self.windows += self.unit
+        self.needs[place] = self.needs.get(place, 0.0) + self.unit
+
+    def settle(self, place: int, remembered: float) -> None:
         """Count a window, and let those before it weigh less.
 
         Args:
             remembered: how many windows all of them may weigh.
         """
         self.unit /= 1 - 1 / remembered
-        self.windows += self.unit
-        place = _place(need)
-        self.needs[place] = self.needs.get(place, 0.0) + self.unit
+        self.count(place)
         if self.unit > _LARGEST:
             self.windows, self.broken = self.windows / self.unit, self.broken / self.unit
             self.needs = {place: weight / self.unit for place, weight in self.needs.items()}
             self.unit = 1.0
-
-    def delay(self, share: float) -> int | None:
-        """Return the least delay that may be promised; None: too few windows were seen, or too many broken."""
-        left = share * (self.number + 1) - self.broken / self.unit - 2
-        if left < 0:
-            return None
-        for place in sorted(self.needs, reverse=True):
-            left -= self.needs[place] / self.unit
-            if left < 0:
-                return _longest(place)
-        return 0
 
 
 def _place(need: int) -> int:
@@ -117,20 +109,17 @@ class _Scope:
     windows: int = 0
     broken: int = 0
 
-    def take(self, end: int) -> None:
-        """Learn that a batch has brought rows of a window."""
+    def take(self, end: int) -> bool:
+        """Learn that a batch has brought rows of a window, and return whether that breaks it."""
         need, broken = self.open.get(end, (0, False))
-        if end <= self.promised and not broken:
-            self.broken += 1
-            self.seen.broken += self.seen.unit
-        self.open[end] = max(need, self.newest - end + 1), broken or end <= self.promised
+        breaks = end <= self.promised and not broken
+        self.open[end] = max(need, self.newest - end + 1), broken or breaks
+        return breaks
 
-    def settle(self, up_to: int, remembered: float) -> None:
-        """Settle the windows that end by a time."""
+    def over(self, up_to: int) -> Iterator[int]:
+        """Take the windows that end by a time, and yield their needs."""
         for end in sorted(end for end in self.open if end <= up_to):
-            need, _ = self.open.pop(end)
-            self.seen.settle(need, remembered)
-            self.windows += 1
+            yield self.open.pop(end)[0]
 
 
 @dataclass(frozen=True)
@@ -174,7 +163,7 @@ def share(text: str) -> float:
         percent = -1
     if not text.endswith("%") or not 0 <= percent <= 100:
         raise ValueError(f"{text!r} is no share of windows: write for example 99.9%")
-    return percent / 100
+    return round(percent / 100, 12)
 
 
 class Lateness:
@@ -207,21 +196,22 @@ class Lateness:
         self._share = 1 - target
         self._ceiling, self._floor = ceiling, floor
         self._scopes: dict[str, _Scope] = {}
+        self._all = _Seen()  # the windows of all scopes, as each of them weighs its own
         for name, (newest, promised, opened, (needs, *seen), windows, broken) in state or []:
             known = _Seen({int(place): weight for place, weight in needs}, *seen)
             waiting = {end: (need, is_broken) for end, need, is_broken in opened}
             self._scopes[name] = _Scope(newest, promised, waiting, known, windows, broken)
+            self._all.add(known, 1.0)
 
     @property
     def delay(self) -> int:
         """The longest delay that is promised now, in microseconds."""
-        return max(self._delays(self._scopes).values(), default=self._ceiling)
+        return max((self._delay(each.seen) for each in self._scopes.values()), default=self._ceiling)
 
     @property
     def share(self) -> float:
         """The share of windows that were kept lately, in all scopes; 1 if there was none."""
-        seen = self._everyone()
-        return max(0.0, 1 - seen.broken / seen.windows) if seen.windows else 1.0
+        return max(0.0, 1 - self._all.broken / self._all.windows) if self._all.windows else 1.0
 
     @property
     def state(self) -> Any:
@@ -250,44 +240,47 @@ class Lateness:
         newest: dict[str, int] = {}
         for name, end, time in windows:
             newest[name] = max(newest.get(name, time), time)
-            self._scopes.setdefault(name, _Scope()).take(end)
+            scope = self._scopes.setdefault(name, _Scope())
+            if scope.take(end):
+                scope.broken += 1
+                scope.seen.broken += scope.seen.unit
+                self._all.broken += 1
         for name, time in newest.items():
             scope = self._scopes[name]
             scope.newest = max(scope.newest, time)
-            scope.settle(scope.newest - self._ceiling, _REMEMBERED / self._share)
-        for name, delay in self._delays(newest).items():
+            for need in scope.over(scope.newest - self._ceiling):
+                scope.windows += 1
+                self._settle(scope.seen, need)
+        for name in newest:
             scope = self._scopes[name]
-            scope.promised = max(scope.promised, scope.newest - delay)
+            scope.promised = max(scope.promised, scope.newest - self._delay(scope.seen))
         return {name: self._scopes[name].promised for name in newest}
 
     def kept(self) -> list[Promised]:
         """Return what was promised of each scope, and how much of that was kept, in the order of their names."""
-        delays = self._delays(self._scopes)
-        return [Promised(name, delays[name], each.windows, each.broken) for name, each in sorted(self._scopes.items())]
+        return [
+            Promised(name, self._delay(each.seen), each.windows, each.broken)
+            for name, each in sorted(self._scopes.items())
+        ]
 
-    def _everyone(self) -> _Seen:
-        """Return the windows of all scopes."""
-        everyone = _Seen()
-        for each in self._scopes.values():
-            everyone.add(each.seen, 1.0)
-        return everyone
+    def _settle(self, seen: _Seen, need: int) -> None:
+        """Count a window of a scope, and let those before it weigh less."""
+        remembered = _REMEMBERED / self._share
+        self._all.add(seen, -1 / remembered)
+        seen.settle(_place(need), remembered)
+        self._all.count(_place(need))
 
-    def _delays(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the delay of each scope."""
-        enough = _BORROWED / self._share
-        everyone: _Seen | None = None
-        delays = {}
-        for name in names:
-            seen = self._scopes[name].seen
-            missing = enough - seen.number
-            if missing > 0:
-                everyone = everyone or self._everyone()
-                others, together = _Seen(), _Seen()
-                others.add(everyone, 1.0)
-                others.add(seen, -1.0)
-                together.add(seen, 1.0)
-                together.add(others, min(1.0, missing / max(others.number, 1.0)))
-                seen = together
-            delay = seen.delay(self._share)
-            delays[name] = self._ceiling if delay is None else min(max(delay, self._floor), self._ceiling)
-        return delays
+    def _delay(self, seen: _Seen) -> int:
+        """Return the least delay of a scope that may be promised, with what it borrows of the other scopes."""
+        broken, others = seen.broken / seen.unit, self._all.windows - seen.number
+        part = min(1.0, max(0.0, _BORROWED / self._share - seen.number) / max(others, 1.0))
+        left = self._share * (seen.number + part * others + 1) - 2
+        left -= broken + part * (self._all.broken - broken)
+        if left < 0:
+            return self._ceiling
+        for place in sorted(self._all.needs if part else seen.needs, reverse=True):
+            own = seen.needs.get(place, 0.0) / seen.unit
+            left -= own + part * (self._all.needs[place] - own)
+            if left < 0:
+                return min(max(_longest(place), self._floor), self._ceiling)
+        return self._floor

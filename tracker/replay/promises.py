@@ -297,8 +297,8 @@ def usual(scoped: bool) -> list[str]:
     """Return the promises that are tried if none is given.
 
     >>> usual(False)[-4:]
-    ['least=99.9%', 'measured=99%', 'measured=99.9%', 'counts']
+    ['least=99%', 'least=99.9%', 'measured=99%', 'counts']
     """
     frontier = "per-scope" if scoped else "frontier"
     delays = [f"{kind}={delay}" for kind in ("watermark", frontier) for delay in ("5min", "1h", "1d")]
-    return [*delays, "wait=1h", "wait=1d", "least=99%", "least=99.9%", "measured=99%", "measured=99.9%", "counts"]
+    return [*delays, "wait=1h", "wait=1d", "least=99%", "least=99.9%", "measured=99%", "counts"]
