@@ -73,6 +73,28 @@ def test_the_end_of_a_complete_log_is_found_again(server: RedisServer) -> None:
         journal.close()
 
 
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_a_log_without_its_end_and_newest_entries_needs_consent(server: RedisServer, gone: int) -> None:
+    """Gone are: two records; also the claim before them; also the three records before that."""
+    for batch in (records(1), records(2, start=1), records(2, start=3)):
+        journal, _, _ = opened(server.address())
+        journal.append(batch)
+        journal.close()
+    client = server.client()
+    client.xdel("{tracker}:log", *(entry for entry, _ in client.xrevrange("{tracker}:log", count=gone)))
+    client.delete("{tracker}:top")
+    left = records(3 if gone < 3 else 1)
+    with pytest.raises(JournalLossError, match=rf"^{5 - len(left)} acknowledged records are lost .*--accept-loss"):
+        opened(server.address())
+    journal, recovery, found = opened(server.address(), accept_loss=True)
+    assert (found, recovery.tail_lost) == (left, True)
+    journal.append(records(1, start=7))
+    journal.close()
+    journal, recovery, found = opened(server.address())
+    assert (found, recovery.tail_lost) == ([*left, *records(1, start=7)], False)
+    journal.close()
+
+
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 def test_a_server_that_would_remove_records_is_refused(
     tmp_path: Path, policy: str, caplog: pytest.LogCaptureFixture

@@ -64,7 +64,8 @@ end
 return {top[1], top[2], top[3], top[4], top[5], redis.call('EXISTS', KEYS[3])}
 """
 
-#: The end of the log. If its key is gone and the log is there, the key is made again from the log's newest entry.
+#: The end of the log. If its key is gone and the log is there, the key is made again from the log's newest entry. Redis
+#: remembers the newest one that there ever was: a later one is lost, with its records.
 _TOP: Final = """
 local function newest(log, key)
   local top = redis.call('HMGET', key, 'id', 'last', 'lost', 'who', 'accepted', 'floor', 'by')
@@ -74,6 +75,18 @@ local function newest(log, key)
       top[1], top[2] = entry[1], string.match(entry[1], '%d+$')
       if entry[2][1] == 'base' then top[2] = entry[2][2] end
       redis.call('HSET', key, 'id', top[1], 'last', top[2])
+      local stream = redis.call('XINFO', 'STREAM', log)
+      for at = 1, #stream, 2 do
+        local term, number = string.match(tostring(stream[at + 1]), '^(%d+)-(%d+)$')
+        if stream[at] == 'last-generated-id' and stream[at + 1] ~= entry[1] then
+          top[6] = term
+          redis.call('HSET', key, 'floor', term)
+          if tonumber(number) > tonumber(top[2]) then
+            top[3] = number
+            redis.call('HSET', key, 'lost', number)
+          end
+        end
+      end
     end
   end
   return top
