@@ -45,6 +45,7 @@ def test_a_tracker_that_is_away(scene: Scene) -> None:
     scene.observer.clears("TrackerNoLeader")
 
 
+@pytest.mark.thorough
 def test_a_journal_that_fails(scene: Scene) -> None:
     define(scene.stub)
     resource.prlimit(scene.server.pid, resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
@@ -56,6 +57,7 @@ def test_a_journal_that_fails(scene: Scene) -> None:
     scene.observer.clears("TrackerJournalFailing")
 
 
+@pytest.mark.thorough
 def test_a_standby_that_waits_is_no_fault(tmp_path: Path) -> None:
     metrics = f"127.0.0.1:{free_port()}"
     with Scene(tmp_path) as scene:
@@ -74,6 +76,7 @@ def test_a_standby_that_waits_is_no_fault(tmp_path: Path) -> None:
                 standby.kill()
 
 
+@pytest.mark.thorough
 def test_a_drain_that_is_overdue(scene: Scene) -> None:
     define(scene.stub)
     scene.stub.Report(report(0))
@@ -84,6 +87,7 @@ def test_a_drain_that_is_overdue(scene: Scene) -> None:
     scene.observer.clears("TrackerDrainOverdue")
 
 
+@pytest.mark.thorough
 def test_substreams_that_make_no_progress(scene: Scene) -> None:
     define(scene.stub, stall_after=Duration(seconds=1))
     scene.stub.Report(ends(0, received=[0]))

@@ -25,6 +25,7 @@ def bench(file: Path, *arguments: str) -> list[str]:
     return [figure["what"] for figure in document["figures"]]
 
 
+@pytest.mark.thorough
 def test_the_core_and_the_way_of_a_notification(tmp_path: Path) -> None:
     assert bench(tmp_path / "figures.json", "--only", "core", "--only", "latency") == [
         "core, by id, 10,000 entries a report",

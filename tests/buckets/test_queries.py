@@ -55,6 +55,7 @@ def release(tracking: Tracking, feed: Feed, bucket: str, receipts: bool = False)
     return released
 
 
+@pytest.mark.thorough
 def test_results_so_far_are_read_from_a_store(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, bucket: str
 ) -> None:
@@ -106,6 +107,7 @@ def _ours(request: Request) -> bool:
     return looked or (own and not (request.kind in ("HEAD", "GET", "LIST") and ".parquet" in request.path))
 
 
+@pytest.mark.thorough
 def test_a_channel_in_a_store_brings_each_row_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, bucket: str
 ) -> None:

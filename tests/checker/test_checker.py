@@ -30,6 +30,7 @@ def test_a_leader_is_cut_off_killed_and_put_to_sleep(tmp_path: Path) -> None:
     assert outcome.verdict.figures["commits"]
 
 
+@pytest.mark.thorough
 @needs_redis
 def test_redis_comes_back_older_without_the_leader_after_a_hand_over(tmp_path: Path) -> None:
     faults = (

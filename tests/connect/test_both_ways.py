@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 SOON = "not slow and not thorough"
-SHORT = ("spark/test_release.py", "spark/test_revisions.py")
+SHORT = ("spark/test_revisions.py",)
 LONG = (
     "spark/test_available_now.py",
     "spark/test_early.py",
@@ -29,6 +29,7 @@ LONG = (
     "spark/test_own_front.py",
     "spark/test_own_windows.py",
     "spark/test_receipts.py",
+    "spark/test_release.py",
     "spark/test_retries.py",
     "spark/test_revisions.py",
     "spark/test_schedule.py",

@@ -52,6 +52,7 @@ def released(path: Path) -> list[Result]:
     )
 
 
+@pytest.mark.thorough
 def test_each_night_releases_what_it_has_ended(
     connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

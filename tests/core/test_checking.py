@@ -65,6 +65,7 @@ def agree(seeds: range) -> None:
             driver.run(line)
 
 
+@pytest.mark.thorough
 def test_the_check_is_right() -> None:
     agree(range(40))
     assert Checked.found > 100

@@ -35,6 +35,7 @@ FAULTS = [
 SEEDS = (*range(5), 192, 96, *range(5, 200))  #: 192 is the first to show what names keep, 96 what subscriptions do
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("part", "method"), FAULTS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_core_that_leaves_something_out_is_found_out(
     monkeypatch: pytest.MonkeyPatch, part: type, method: str

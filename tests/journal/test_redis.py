@@ -754,6 +754,7 @@ def test_a_promoted_replica_goes_on_where_the_killed_server_was(server: RedisSer
         replica.kill()
 
 
+@pytest.mark.thorough
 def test_behind_sentinels_a_promoted_replica_is_found_and_the_tracker_goes_on(
     server: RedisServer, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def test_drawn_names_live_through_a_topic(
     )
 
 
+@pytest.mark.thorough
 def test_results_have_any_names_and_texts_in_a_topic(spark: SparkSession, broker: Kafka, topic: str) -> None:
     values = [*ODD, ""]
     rows = spark.createDataFrame([(value,) for value in values], "v string").select(

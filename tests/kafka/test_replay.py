@@ -17,6 +17,7 @@ from tests.kafka.conftest import write_numbers
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_a_query_goes_on_after_the_batch_that_it_reads_again(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, job: str, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ class TestSink:
 
         return write
 
+    @pytest.mark.thorough
     def test_an_epoch_without_rows_completes_a_substream(
         self, write: Callable[..., None], table: tuple[str, str]
     ) -> None:
@@ -109,6 +110,7 @@ class TestSink:
         sink.write(spark.range(1), "another query", 0)
         assert not complete(sink, "", "x")
 
+    @pytest.mark.thorough
     def test_a_table_that_was_set_back_has_lost_what_it_had(
         self, spark: SparkSession, write: Callable[..., None], table: tuple[str, str]
     ) -> None:

@@ -99,6 +99,7 @@ def test_nothing_is_lost_or_doubled_when_producers_and_tracker_are_killed(tmp_pa
     assert (tmp_path / "own.db").exists()
 
 
+@pytest.mark.thorough
 def test_at_an_address_it_uses_and_deletes_a_job_of_its_own(tmp_path: Path, server: Server) -> None:
     load = Load(tmp_path, SMALL)
     load("--server", server.address, "--rate", "40", "--duration", "1")
@@ -202,6 +203,7 @@ def test_a_generator_that_was_held_up_says_so(tmp_path: Path, server: Server) ->
     assert "the generator could not keep up, so the latencies above are not the tracker's alone" in said
 
 
+@pytest.mark.thorough
 def test_a_rate_beyond_the_machine_is_told(tmp_path: Path, server: Server) -> None:
     load = Load(tmp_path, SMALL.replace("duration = 3", "duration = 1") + "patience = 2")
     ran = load("--server", server.address, "--rate", "20000", status=1)

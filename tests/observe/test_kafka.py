@@ -62,6 +62,7 @@ def test_ends_are_of_the_offsets_that_the_query_has_committed(
             before = query.digest()
 
 
+@pytest.mark.thorough
 def test_records_that_the_broker_has_removed_are_named(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, job: str, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def of_table(spark: SparkSession, table: tuple[str, str], path: Path) -> tuple[D
     return rows, Untouched(rows, path / "theirs")
 
 
+@pytest.mark.thorough
 def test_ends_are_of_the_versions_that_the_query_has_committed(
     spark: SparkSession, tracker: Server, job: str, table: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -51,6 +52,7 @@ def test_ends_are_of_the_versions_that_the_query_has_committed(
     assert {(tenant, number) for tenant, _, number in ended(tracking)} == {("a", 2), ("b", 1), ("c", 1)}
 
 
+@pytest.mark.thorough
 def test_versions_that_are_gone_are_named(
     spark: SparkSession, tracker: Server, job: str, table: tuple[str, str], tmp_path: Path
 ) -> None:

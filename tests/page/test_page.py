@@ -8,6 +8,7 @@ import signal
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.page import jobs
@@ -114,6 +115,7 @@ def test_a_job_is_followed_from_its_first_moment(own_site: Server, window: Opens
     assert own_site.stop() == 0
 
 
+@pytest.mark.thorough
 def test_it_tells_that_it_is_disconnected_and_comes_back_by_itself(
     servers: Servers, tmp_path: Path, window: Opens
 ) -> None:

@@ -59,8 +59,8 @@ def test_names_are_text_in_a_notebook(result: Replay) -> None:
 
 
 def test_a_history_under_which_nothing_was_released_is_drawn() -> None:
-    empty = Replay.of(columns([(0, 0, "a")]), Options(promises=["frontier=1d", "measured=99%"]))
+    empty = Replay.of(columns([(0, 0, "a")]), Options(promises=["frontier=1d", "least=99%"]))
     assert "no window was released" in empty._repr_html_()
     assert "No promise was kept" in empty._repr_html_()
     assert empty.table().splitlines()[1].split() == ["frontier=1d", "1", "0", "1", "0", "-", "-", "-", "-"]
-    assert empty.table().splitlines()[2].split()[:2] == ["measured=99%", "0"]
+    assert empty.table().splitlines()[2].split()[:2] == ["least=99%", "0"]

@@ -83,6 +83,7 @@ def test_the_standby_takes_over_and_nothing_is_lost_or_doubled(pair: Pair, end: 
     wait_for_readiness(pair.metrics[0], ready=True)
 
 
+@pytest.mark.thorough
 def test_a_leader_that_sleeps_is_replaced_and_ends_when_it_wakes_up(pair: Pair) -> None:
     leader, _ = pair.servers
     with TrackerClient(pair.address, retry_for=300) as client:

@@ -164,6 +164,7 @@ def test_a_tracker_that_keeps_too_little_is_found_out(
     pytest.fail("nobody noticed")
 
 
+@pytest.mark.thorough
 def test_what_goes_in_pieces_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that retention or a reader lets go of, many at a time, take several ticks, and lose nobody anything."""
     monkeypatch.setattr("tracker.core.subscriptions._PIECE", 3)

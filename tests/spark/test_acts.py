@@ -164,6 +164,7 @@ def as_version_2_left_it(checkpoint: Path) -> None:
         version.unlink()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_checkpoint_of_version_2_goes_on(
     spark: SparkSession,

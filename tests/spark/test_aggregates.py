@@ -242,6 +242,7 @@ def depends_on_order(name: str, kind: T.DataType, batches: list[list[str | None]
 SOON = ["double", "decimal(38,18)", "string", "interval day to second", "void"]
 
 
+@pytest.mark.thorough
 def test_numbers_beside_decimals_and_constant_values_are_as_sparks_own(
     spark: SparkSession, ansi: Any, tmp_path: Path
 ) -> None:
@@ -366,6 +367,7 @@ def test_forms_of_aggregates_that_are_not_taken_are_refused(
         release_of(feed.stream(spark), {"n": given()})
 
 
+@pytest.mark.thorough
 def test_where_is_sparks_filter_and_sparks_aggregates_of_two_columns_are_taken(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -197,6 +197,7 @@ def test_bad_rows_are_set_aside_and_the_rest_ends(life: Life) -> None:
         assert {r["bad"] for r in receipts.collect()} == {7}
 
 
+@pytest.mark.thorough
 def test_a_batch_that_failed_goes_through_with_its_bad_rows_set_aside(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -283,6 +284,7 @@ def test_a_partition_unknown_to_a_front_is_found_before_publication(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_step_that_makes_bad_rows_is_found_before_publication(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

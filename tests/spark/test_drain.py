@@ -42,6 +42,7 @@ def start(spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path
     return tracking, queries
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["drain", pytest.param("hand_over", marks=pytest.mark.slow)])
 def test_a_drain_already_over_at_the_tracker_is_confirmed(
     spark: SparkSession,

@@ -163,6 +163,7 @@ def test_a_frontier_compares_times_without_a_zone_with_the_sessions_clock(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("probe", ["driver", "executors"])
 def test_a_window_closes_when_each_of_its_parts_has_marked_it(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: Any

@@ -136,6 +136,7 @@ def test_a_query_that_ends_by_itself_leaves_no_thread(
     tracking.drain(timeout=900)
 
 
+@pytest.mark.thorough
 def test_a_query_is_known_by_its_own_id_whoever_starts_beside_it(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def it(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Pat
     return Job(spark, tracker.address, job, feed, tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", [DrainMode.FINISH, DrainMode.HAND_OVER])
 def test_queries_rest_when_a_drain_is_asked_for_at_the_tracker(it: Job, mode: DrainMode) -> None:
     applications = sender, _ = it.start("1")

@@ -129,6 +129,7 @@ def test_results_are_sparks_own_under_settings_that_change_between_starts(
     assert spark.read.parquet(str(tmp_path / "receipts")).where("rows > 0").count() == 4
 
 
+@pytest.mark.thorough
 def test_a_missing_part_of_the_state_fails_its_batch(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, conf: Any
 ) -> None:

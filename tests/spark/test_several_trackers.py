@@ -60,6 +60,7 @@ def read_all(stream: EventStream, place: Offset) -> Iterator[tuple[Offset, list[
         place = after
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "ordering", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("none", "scope")), "global"]
 )

@@ -252,6 +252,7 @@ def taken(spark: SparkSession, tracker: Server, tmp_path_factory: pytest.TempPat
     return it, snapshot
 
 
+@pytest.mark.thorough
 def test_other_substreams_another_job_or_a_place_that_is_taken_are_refused(taken: tuple[Job, Snapshot]) -> None:
     it, snapshot = taken
     _, released, _ = it.declared("2", ("kind",), first)

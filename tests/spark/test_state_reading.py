@@ -167,6 +167,7 @@ def levels(rows: DataFrame) -> DataFrame:
     return hours.unionByName(days)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("window", "batch"), [(session("1 hour"), sessions), (nested("1 hour", "1 day"), levels)])
 def test_windows_that_share_rows_show_a_batch_of_what_is_open(it: Job, tmp_path: Path, window: Any, batch: Any) -> None:
     tracking = Tracking(it.spark, it.job, it.address)

@@ -139,6 +139,7 @@ def kinds(spark: SparkSession) -> DataFrame:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("told", [True, False], ids=["told by columns", "whole"])
 def test_rows_of_all_types_come_as_they_were_sent(spark: SparkSession, tmp_path: Path, told: bool) -> None:
     rows = kinds(spark)

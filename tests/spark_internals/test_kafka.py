@@ -21,6 +21,7 @@ pytestmark = pytest.mark.spark
 __all__ = ["broker", "topic"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(pyspark.__version__ < "4", reason="the connector is fetched for Spark 4")
 @pytest.mark.parametrize(
     "trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}], ids=lambda each: next(iter(each))
