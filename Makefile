@@ -72,7 +72,7 @@ $(CLASSES): $(STAMP)
 	@$(BIN)/python -m tests.spark.archive $@ >/dev/null 2>&1 || true
 	@touch $@
 
-test: $(CLASSES) ## every rule, in some ten minutes
+test: $(CLASSES) ## every rule, in some fifteen minutes
 	@$(DOCTESTS)
 	@$(PYTEST) $(PARALLEL) tests -m "not slow and not thorough"
 
