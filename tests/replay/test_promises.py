@@ -74,13 +74,15 @@ def test_each_promise_gives_the_figures_of_the_simulation(query: Query, delay: i
         same(query, promise, released, query.all_windows)
 
 
+def without_scopes(query: Query) -> Query:
+    rows = [(time, arrived, "") for time, arrived, _ in query.rows]
+    return Query(rows, query.length, query.slide, query.trigger)
+
+
 @settings(max_examples=75, deadline=None)
 @given(queries(), st.sampled_from(["50%", "90%", "99.9%", "100%"]), st.booleans())
 def test_the_least_delay_is_chosen_on_one_half_judged_on_another(query: Query, share: str, scoped: bool) -> None:
-    if not scoped:
-        query = Query(
-            [(time, arrived, "") for time, arrived, _ in query.rows], query.length, query.slide, query.trigger
-        )
+    query = query if scoped else without_scopes(query)
     released, windows = naive.least(query, Fraction(share[:-1]) / 100, scoped)
     same(query, f"least={share}", released, windows, scoped)
 
@@ -88,10 +90,7 @@ def test_the_least_delay_is_chosen_on_one_half_judged_on_another(query: Query, s
 @settings(max_examples=75, deadline=None)
 @given(queries(), st.sampled_from(["30%", "50%", "60%"]), st.integers(1, 30), st.booleans())
 def test_a_measured_delay_is_learnt_from_batch_to_batch(query: Query, share: str, ceiling: int, scoped: bool) -> None:
-    if not scoped:
-        query = Query(
-            [(time, arrived, "") for time, arrived, _ in query.rows], query.length, query.slide, query.trigger
-        )
+    query = query if scoped else without_scopes(query)
     released = naive.measured(query, float(share[:-1]) / 100, ceiling * MS)
     same(query, f"measured={share}/{ceiling}ms", released, query.all_windows, scoped)
 
