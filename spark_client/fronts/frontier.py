@@ -130,8 +130,8 @@ class BoundedOutOfOrderness(Front):
             target: the share of windows that are to be kept, such as ``"99.9%"``.
             ceiling: the longest delay; rows that come later break their window under any.
             floor: the shortest delay.
-            ahead: as of `Frontier`.
-            idle_after: as of `Frontier`.
+            ahead: how far beyond the machine's clock a row may be to count, as of `Frontier`.
+            idle_after: after how long a silent scope is not waited for, as of `Frontier`.
 
         Raises:
             UsageError: the target is no share below 100 %.
@@ -282,16 +282,15 @@ class LearningFront(LiveFront):
 
     def __init__(self, front: MeasuredFrontier) -> None:
         super().__init__(front)
-        self._note = front.learnt
-        self._turn = 0
         self.lateness = front.learnt.lateness()
+        self._turn: int | None = None  # the note to write next; None: no batch has come yet
 
     def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
         self._folder = checkpoint / "tracker" / _LEARNT
 
     def of_groups(self, groups: Sequence[Group], epoch: int) -> Promises:
-        if self._note.epoch < 0:
-            self._go_on(epoch)
+        if self._turn is None:
+            self._turn = self._go_on(epoch)
         windows = [
             (scope if self.front.scoped else "", end, aggregates[_NEWEST])
             for (scope, _, end), aggregates in groups
@@ -299,8 +298,8 @@ class LearningFront(LiveFront):
         ]
         promised = self.lateness.batch(windows)
         if promised:
-            self._note = replace(self._note, epoch=epoch, state=self.lateness.state)
-            self._folder.put(f"{self.front.name}.{self._turn}.json", asdict(self._note))
+            note = replace(self.front.learnt, epoch=epoch, state=self.lateness.state)
+            self._folder.put(f"{self.front.name}.{self._turn}.json", asdict(note))
             self._turn = 1 - self._turn
         return Promises(
             frontiers=[
@@ -309,13 +308,15 @@ class LearningFront(LiveFront):
             ]
         )
 
-    def _go_on(self, epoch: int) -> None:
-        """Go on from the newest note of an earlier batch, and write over the other one."""
+    def _go_on(self, epoch: int) -> int:
+        """Go on from the newest note of an earlier batch, and return which one to write next: the other."""
         found = [(self._folder.read(f"{self.front.name}.{turn}.json"), turn) for turn in (0, 1)]
         earlier = [(_Note(**note), turn) for note, turn in found if note is not None and note["epoch"] < epoch]
-        for note, turn in sorted(earlier, key=lambda each: each[0].epoch):
-            self._note, self._turn = replace(self.front.learnt, epoch=note.epoch, state=note.state), 1 - turn
-        self.lateness = self._note.lateness()
+        if not earlier:
+            return 0
+        note, turn = max(earlier, key=lambda each: each[0].epoch)
+        self.lateness = replace(self.front.learnt, state=note.state).lateness()
+        return 1 - turn
 
 
 class _AfterRun(LiveFront):
