@@ -1,4 +1,4 @@
-"""How long to wait for late rows, learnt from how late rows were.
+"""Learn how long to wait for late rows from how late rows were.
 
 The rows of a scope come with times, in batches, and fall into windows. A window is promised to be over when the scope's
 newest time is a delay beyond the window's end; a row of that window in a later batch breaks the promise. `Lateness`
@@ -48,7 +48,7 @@ class _Seen:
 
     @property
     def number(self) -> float:
-        """How many windows there are, by their weights."""
+        """Return how many windows there are, by their weights."""
         return self.windows / self.unit
 
     def add(self, other: _Seen, weight: float) -> None:
@@ -124,7 +124,7 @@ class _Scope:
 
 @dataclass(frozen=True)
 class Promised:
-    """What was promised of a scope, and how much of that was kept.
+    """Promise of a scope, and how much of what was promised was kept.
 
     Attributes:
         scope: empty if rows have none.
@@ -140,7 +140,7 @@ class Promised:
 
     @property
     def share(self) -> float:
-        """The share of windows that were kept, from 0 to 1; 1 if there was none.
+        """Return the share of windows that were kept, from 0 to 1; 1 if there was none.
 
         >>> Promised("berlin", 0, windows=1000, broken=1).share
         0.999
@@ -152,7 +152,7 @@ def share(text: str) -> float:
     """Return a share, such as ``99.9%``, as a number from 0 to 1.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no percentage from 0 to 100.
 
     >>> share("99.9%")
     0.999
@@ -205,17 +205,17 @@ class Lateness:
 
     @property
     def delay(self) -> int:
-        """The longest delay that is promised now, in microseconds."""
+        """Return the longest delay that is promised now, in microseconds."""
         return max((self._delay(each.seen) for each in self._scopes.values()), default=self._ceiling)
 
     @property
     def share(self) -> float:
-        """The share of windows that were kept lately, in all scopes; 1 if there was none."""
+        """Return the share of windows that were kept lately, in all scopes; 1 if there was none."""
         return max(0.0, 1 - self._all.broken / self._all.windows) if self._all.windows else 1.0
 
     @property
     def state(self) -> Any:
-        """All that it has learnt, as lists, numbers and strings, which JSON can hold."""
+        """Return all that it has learnt, as lists, numbers and strings, which JSON can hold."""
         return [
             [
                 name,
