@@ -145,7 +145,12 @@ class Promised:
         >>> Promised("berlin", 0, windows=1000, broken=1).share
         0.999
         """
-        return max(0.0, 1 - self.broken / self.windows) if self.windows else 1.0
+        return _kept(self.windows, self.broken)
+
+
+def _kept(windows: float, broken: float) -> float:
+    """Return the share of windows that are not broken; 1 if there is none."""
+    return max(0.0, 1 - broken / windows) if windows else 1.0
 
 
 def share(text: str) -> float:
@@ -197,7 +202,7 @@ class Lateness:
         self._ceiling, self._floor = ceiling, floor
         self._scopes: dict[str, _Scope] = {}
         self._all = _Seen()  # the windows of all scopes, as each of them weighs its own
-        for name, (newest, promised, opened, (needs, *seen), windows, broken) in state or []:
+        for name, newest, promised, opened, (needs, *seen), windows, broken in state or []:
             known = _Seen({int(place): weight for place, weight in needs}, *seen)
             waiting = {end: (need, is_broken) for end, need, is_broken in opened}
             self._scopes[name] = _Scope(newest, promised, waiting, known, windows, broken)
@@ -211,7 +216,7 @@ class Lateness:
     @property
     def share(self) -> float:
         """Return the share of windows that were kept lately, in all scopes; 1 if there was none."""
-        return max(0.0, 1 - self._all.broken / self._all.windows) if self._all.windows else 1.0
+        return _kept(self._all.windows, self._all.broken)
 
     @property
     def state(self) -> Any:
@@ -219,14 +224,12 @@ class Lateness:
         return [
             [
                 name,
-                [
-                    scope.newest,
-                    scope.promised,
-                    [[end, *known] for end, known in scope.open.items()],
-                    [[*scope.seen.needs.items()], scope.seen.windows, scope.seen.broken, scope.seen.unit],
-                    scope.windows,
-                    scope.broken,
-                ],
+                scope.newest,
+                scope.promised,
+                [[end, *known] for end, known in scope.open.items()],
+                [[*scope.seen.needs.items()], scope.seen.windows, scope.seen.broken, scope.seen.unit],
+                scope.windows,
+                scope.broken,
             ]
             for name, scope in self._scopes.items()
         ]
@@ -265,10 +268,10 @@ class Lateness:
 
     def _settle(self, seen: _Seen, need: int) -> None:
         """Count a window of a scope, and let those before it weigh less."""
-        remembered = _REMEMBERED / self._share
+        place, remembered = _place(need), _REMEMBERED / self._share
         self._all.add(seen, -1 / remembered)
-        seen.settle(_place(need), remembered)
-        self._all.count(_place(need))
+        seen.settle(place, remembered)
+        self._all.count(place)
 
     def _delay(self, seen: _Seen) -> int:
         """Return the least delay of a scope that may be promised, with what it borrows of the other scopes."""
