@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -51,6 +52,45 @@ WATCHER = """
         ends()
 """
 
+PARTITIONS = """
+    from airflow.sdk import (
+        DAG, Asset, AssetWatcher, IdentityMapper, MinimumCount, PartitionedAssetTimetable, ProductMapper, RollupMapper,
+        StartOfDayMapper, task
+    )
+    from substream_tracker_airflow.partitions import Scopes, WindowOfKey, partition_key
+    from substream_tracker_airflow.watching import SubstreamEnds
+
+    watch = SubstreamEnds("parts", "parted", segments=["raw"], reasons=["COMPLETE", "THRESHOLD"], every=1)
+    ends = Asset("ends", watchers=[AssetWatcher("ends", trigger=watch)])
+    hours = Asset("hours")
+    airports = {"upstream_mapper": WindowOfKey(), "window": Scopes(["EWR", "JFK", "LGA"])}
+
+    with DAG("publish", schedule=[ends]):
+        @task
+        def ended(triggering_asset_events):
+            return [end for event in triggering_asset_events[ends] for end in event.extra["payload"]["ends"]]
+
+        @task(outlets=[hours])
+        def publish(end, outlet_events):
+            outlet_events[hours].add_partitions(partition_key(end))
+            outlet_events[hours].extra = end
+
+        publish.expand(end=ended())
+
+    def consume(name, mapper):
+        with DAG(name, schedule=PartitionedAssetTimetable(assets=hours, default_partition_mapper=mapper)):
+            @task
+            def sums(partition_key, triggering_asset_events):
+                ends = {event.partition_key: event.extra["account"] for event in triggering_asset_events[hours]}
+                return {"partition": partition_key, "ends": ends}
+
+            sums()
+
+    consume("all", RollupMapper(**airports))
+    consume("most", RollupMapper(**airports, wait_policy=MinimumCount(-1)))
+    consume("daily", ProductMapper(IdentityMapper(), StartOfDayMapper()))
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -58,6 +98,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with TrackerClient(server.address) as client:
         client.define_job(spec("flights", fronts=["gate"], progress=True))
         client.define_job(spec("watched"))
+        enough = {"threshold": 0.8, "threshold_after": timedelta(milliseconds=100)}
+        client.define_job(spec("parted", fronts=["gate"], **enough))
     yield server
     server.kill()
 
@@ -68,6 +110,7 @@ def airflow(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     airflow = Airflow(tmp_path_factory.mktemp("airflow"), substream_tracker_default=address)
     (airflow.dags / "sensors.py").write_text(textwrap.dedent(SENSORS))
     (airflow.dags / "watcher.py").write_text(textwrap.dedent(WATCHER))
+    (airflow.dags / "partitions.py").write_text(textwrap.dedent(PARTITIONS))
     try:
         airflow.start()
         yield airflow
@@ -154,3 +197,46 @@ def test_each_end_starts_a_dag_once_while_processes_are_killed(
     airflow.start_part("triggerer")
     eventually(lambda: started() == ["1", "2", "3", "4", "5"])
     eventually(is_acknowledged)
+
+
+def test_rollups_wait_for_a_window_in_all_scopes_or_most(
+    airflow: Airflow, server: Server, client: TrackerClient
+) -> None:
+    gate = client.open_producer("parted", "gate", run="r1")
+
+    def end(hour: int, **sent: int) -> None:
+        """Sends so many of twenty elements, by scope."""
+        report = gate.epoch()
+        for scope, elements in sent.items():
+            name = f"2013-01-01T{hour:02d}:00:00Z/2013-01-01T{hour + 1:02d}:00:00Z"
+            report.expect("gate", "raw", scope, name, 20)
+            for label in range(1, elements + 1):
+                report.sent("raw", scope, name, label)
+                report.received("raw", scope, name, label)
+        report.report(commit=True)
+
+    def sums(dag: str) -> dict[str, dict[str, str]]:
+        """The accounts that successful runs were given, by partition and key. No partition has two runs."""
+        runs = [run["dag_run_id"] for run in airflow.runs(dag) if run["state"] == "success"]
+        found = [airflow.result(dag, run, "sums") for run in runs]
+        assert len({each["partition"] for each in found}) == len(found)
+        return {each["partition"]: each["ends"] for each in found}
+
+    for dag in ("publish", "all", "most", "daily"):
+        airflow.unpause(dag)
+    whole, most = "COMPLETE, 20 of 20 elements", "THRESHOLD, 16 of 20 elements"
+    five, six = "2013-01-01T05:00:00", "2013-01-01T06:00:00"
+    end(5, JFK=20)
+    end(6, JFK=16, LGA=20)
+    at_six = {f"JFK|{six}": most, f"LGA|{six}": whole}
+    eventually(lambda: sums("most") == {six: at_six})
+    assert sums("all") == {}
+    airflow.kill_part("triggerer")
+    end(5, LGA=20, EWR=16)
+    server.restart()
+    airflow.start_part("triggerer")
+    eventually(lambda: sums("all") == {five: {f"EWR|{five}": most, f"JFK|{five}": whole, f"LGA|{five}": whole}})
+    eventually(lambda: sums("most").keys() == {five, six})
+    assert len(sums("most")[five]) >= 2
+    days = {run["partition_key"] for run in airflow.runs("daily")}
+    assert days == {"EWR|2013-01-01", "JFK|2013-01-01", "LGA|2013-01-01"}

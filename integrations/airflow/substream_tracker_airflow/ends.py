@@ -20,7 +20,9 @@ def fields_of(ended: Ended) -> dict[str, Any]:
 
 
 def payload_of(job: str, log_id: str, event: Event) -> dict[str, Any]:
-    """Returns what an asset's event has of an end. An end that comes again has the same `id`."""
+    """Returns what an asset's event has of an end. An end that comes again has the same `id`; `account` describes
+    how it ended and with how many of how many elements.
+    """
     assert isinstance(event.kind, Ended)
     return {
         "id": f"{job}/{log_id}/{event.seq}",
@@ -28,6 +30,7 @@ def payload_of(job: str, log_id: str, event: Event) -> dict[str, Any]:
         "deployment": event.deployment,
         "time": event.at.isoformat(),
         **fields_of(event.kind),
+        "account": event.kind.account,
     }
 
 

@@ -27,8 +27,8 @@ _LONGEST_NAME = 512  # bytes: the longest name of a subscription
 class SubstreamEnds(BaseEventTrigger):
     """Updates an asset when substreams have ended.
 
-    The payload of the asset's event is a list, ``ends``: each with the fields of `tracker.client.Ended`, `job`,
-    `deployment`, `time`, and an `id` that is the same if the end comes again.
+    The payload of the asset's event is a list, ``ends``: each with the fields of `tracker.client.Ended`, `account`,
+    `job`, `deployment`, `time`, and an `id` that is the same if the end comes again.
 
     Args:
         name: the name of the watcher's subscription at the tracker, ``airflow/`` and this. Every watcher of a job needs
