@@ -46,13 +46,15 @@ class Promises:
 
     Attributes:
         closed: substreams, each with the front that closes it.
+        opened: substreams that the tracker is to know although no row of them has come, each with its segment.
     """
 
     closed: list[tuple[str, Substream]] = field(default_factory=list)
     frontiers: list[Frontier] = field(default_factory=list)
+    opened: list[tuple[str, Substream]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.closed or self.frontiers)
+        return bool(self.closed or self.frontiers or self.opened)
 
     def add_to(self, report: Report) -> None:
         """Put the promises into the report of the epoch that made them."""
@@ -60,6 +62,8 @@ class Promises:
             report.frontier(frontier.front, frontier.time, frontier.scope)
         for front, (scope, name, end_time) in self.closed:
             report.close(scope, name, end_time, front)
+        for segment, (scope, name, end_time) in self.opened:
+            report.add(segment, scope, name, 0, end_time=end_time)
 
 
 Promiser: TypeAlias = Callable[[Sequence[Group]], Promises]  #: what a front makes of groups; can be pickled
@@ -372,8 +376,11 @@ class LiveFront:
         """Have promises made, in the place of earlier ones of the same; what was promised before is passed over."""
         with self._lock:
             for promise in promises:
-                if self._made.get(_subject(promise)) != promise:
-                    self._waiting[_subject(promise)] = promise
+                subject = _subject(promise)
+                before = self._waiting.get(subject, self._made.get(subject))
+                lower = isinstance(promise, Frontier) and isinstance(before, Frontier) and promise.time < before.time
+                if before != promise and not lower:
+                    self._waiting[subject] = promise
 
     def due(self) -> Sequence[CommitPromise]:
         """Return the promises that are to be made now; more may be due when the tracker has taken them."""

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, names_of
 from spark_client.errors import UsageError, check_choice
+from spark_client.fronts import timetable
 from spark_client.fronts.front import Front, Group, LiveFront, Partitions, Promiser, Promises, SourceRows
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.folder import Folder
 from spark_client.windows import durations, eventtime
 from spark_client.windows.belonging import Condition
 from spark_client.windows.durations import Duration
+from spark_client.windows.substreams import Substream
 from tracker.client import Frontier
 from tracker.lateness import Lateness, Promised, share
+
+Scopes: TypeAlias = DataFrame | Iterable[Any]  #: a column, or values
 
 _LEARNT = "lateness"  #: the folder of notes, in the checkpoint
 _NEWEST = "_newest_0"  #: the newest time of a substream's rows in a batch
@@ -80,6 +84,10 @@ class BoundedOutOfOrderness(Front):
             rows get there. None: every row moves it, as where times are scheduled ones.
         idle_after: with `per_scope`: a scope of which nothing has come for so long, while others went on, is not waited
             for: its open windows end as ``IDLE``. A rule of the job, as ``Tracking(scope_idle_after=)``. None: never.
+        scopes: with `per_scope`: the scopes that there have to be, as a list, a DataFrame of one column, or a function
+            that returns either, for one that grows. A scope without rows is shown as never heard from, and has the
+            newest window of the first batch after it was listed, with 0 rows. Others may come as well.
+        refresh: seconds between two calls of the function.
 
     >>> BoundedOutOfOrderness("10 minutes", partition="partition", partitions=4).names      # doctest: +SKIP
     ['flights/0', 'flights/1', 'flights/2', 'flights/3']
@@ -98,6 +106,8 @@ class BoundedOutOfOrderness(Front):
         each: Literal["batch", "run"] = "batch",
         ahead: Duration | None = "5 minutes",
         idle_after: Duration | None = None,
+        scopes: Scopes | Callable[[], Scopes] = (),
+        refresh: float = 1.0,
     ) -> None:
         self._allowed = allowed_delay
         self._delay = 0
@@ -106,6 +116,16 @@ class BoundedOutOfOrderness(Front):
         self._idle_after = idle_after
         if idle_after is not None and not per_scope:
             raise UsageError("Frontier: idle_after= is for scopes: give per_scope=True, or Tracking(idle_after=)")
+        if isinstance(scopes, str) or not (callable(scopes) or isinstance(scopes, Iterable | DataFrame)):
+            raise UsageError(f"Frontier: scopes={scopes!r}: give a list, a DataFrame, or a function that returns one")
+        # A list, since another source may take the same front: an iterator gives its values once.
+        self._scopes = scopes if callable(scopes) or isinstance(scopes, DataFrame) else [*scopes]
+        self._lists = not isinstance(self._scopes, list) or bool(self._scopes)
+        if self._lists and not per_scope:
+            raise UsageError("Frontier: scopes= is for promises by scope: give per_scope=True")
+        if not refresh > 0:
+            raise UsageError(f"Frontier: refresh={refresh!r} seconds: has to be above zero")
+        self.refresh = refresh if callable(scopes) else None
         self._ahead = ahead
         check_choice("Frontier: each", each, "batch", "run")
         self.after_runs = each == "run"
@@ -120,6 +140,7 @@ class BoundedOutOfOrderness(Front):
         floor: Duration = "0 seconds",
         ahead: Duration | None = "5 minutes",
         idle_after: Duration | None = None,
+        scopes: Scopes | Callable[[], Scopes] = (),
     ) -> MeasuredFrontier:
         """Return a front whose delay is learnt, for each scope, from how late its rows were: see `tracker.lateness`.
 
@@ -132,13 +153,14 @@ class BoundedOutOfOrderness(Front):
             floor: the shortest delay.
             ahead: how far beyond the machine's clock a row may be to count, as of `Frontier`.
             idle_after: after how long a silent scope is not waited for, as of `Frontier`.
+            scopes: that there have to be, as of `Frontier`.
 
         Raises:
             UsageError: the target is no share below 100 %.
 
         >>> Frontier.measured("99.9%", ceiling="1 day")                                      # doctest: +SKIP
         """
-        return MeasuredFrontier(target, ceiling, floor, ahead, idle_after)
+        return MeasuredFrontier(target, ceiling, floor, ahead, idle_after, scopes)
 
     @staticmethod
     def kept(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> dict[str, list[Promised]]:
@@ -165,7 +187,14 @@ class BoundedOutOfOrderness(Front):
         super().bind(source)
         if source.time is None:
             raise UsageError("Frontier promises times: the source needs window=('time_column', '1 day')")
+        if self._lists and source.rule.scope is None:
+            raise UsageError(f"{self!r}: the source has no scope, so scopes= lists none: give scope= to the source")
         self._per_scope = self._per_scope and source.rule.scope is not None  # without scopes there is one
+        self.read_scopes = self._scopes if callable(self._scopes) else None
+        self.listed: tuple[str, ...] = ()
+        if not callable(self._scopes):
+            self.listed = self.texts(source.rows.sparkSession, self._scopes)
+        self._scopes = []  # a table is of the session
         self.moves_progress = not self._per_scope and not self.after_runs
         self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, self._longest)
         if self._idle_after is not None:
@@ -176,6 +205,14 @@ class BoundedOutOfOrderness(Front):
             far = durations.not_negative(source.rows.sparkSession, self._ahead, "Frontier's ahead")
             now = F.current_timestamp().cast(source.rows.select(source.time).schema[0].dataType)
             self._time = F.when(self._time <= source.rule.micros(now) + far, self._time)
+
+    def texts(self, spark: SparkSession, scopes: Scopes) -> tuple[str, ...]:
+        """Return scopes as the tracker has them.
+
+        Raises:
+            UsageError: one is of another type than the source's, or none that a row could have.
+        """
+        return timetable.scopes_of(spark, scopes, self.rule, "Frontier(scopes=…)") if self.rule.scope else ()
 
     @property
     def reads(self) -> frozenset[str] | None:
@@ -210,7 +247,7 @@ class BoundedOutOfOrderness(Front):
         return Promises(frontiers=self.newest.frontiers([row], None))
 
     def live(self, spark: SparkSession) -> LiveFront:
-        return _AfterRun(self, spark) if self.after_runs else super().live(spark)
+        return _AfterRun(self, spark) if self.after_runs else LiveFrontier(self, spark)
 
 
 class MeasuredFrontier(BoundedOutOfOrderness):
@@ -220,9 +257,15 @@ class MeasuredFrontier(BoundedOutOfOrderness):
     trusts = "no more windows than it allows get a row after its delay: a guess, by how late rows were"
 
     def __init__(
-        self, target: str, ceiling: Duration, floor: Duration, ahead: Duration | None, idle_after: Duration | None
+        self,
+        target: str,
+        ceiling: Duration,
+        floor: Duration,
+        ahead: Duration | None,
+        idle_after: Duration | None,
+        scopes: Scopes | Callable[[], Scopes],
     ) -> None:
-        super().__init__(ceiling, per_scope=True, ahead=ahead, idle_after=idle_after)
+        super().__init__(ceiling, per_scope=True, ahead=ahead, idle_after=idle_after, scopes=scopes)
         self._target, self._floor = target, floor
         try:
             Lateness(share(target), ceiling=0)
@@ -251,8 +294,65 @@ class MeasuredFrontier(BoundedOutOfOrderness):
             "a scope: give Frontier a delay"
         )
 
-    def live(self, spark: SparkSession) -> LiveFront:  # noqa: ARG002
-        return LearningFront(self)
+    def live(self, spark: SparkSession) -> LiveFront:
+        return LearningFront(self, spark)
+
+
+class LiveFrontier(LiveFront):
+    """A frontier while its query runs, with the scopes that it lists.
+
+    A note in the checkpoint has the batch in which each of them was first looked for: a batch that is repeated opens
+    the same windows, and no later one opens them again.
+    """
+
+    front: BoundedOutOfOrderness
+    failing = "the scopes that it lists cannot be read"
+
+    def __init__(self, front: BoundedOutOfOrderness, spark: SparkSession) -> None:
+        super().__init__(front)
+        self._spark = spark
+        self._listed: Sequence[str] = ()
+        self._since: dict[str, int] | None = None  # as the note has it
+        self._list(front.listed)
+
+    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:
+        self._notes = checkpoint / "tracker"
+        super().look(checkpoint, epoch, at_once)
+
+    def read(self) -> None:
+        if self.front.read_scopes is not None:
+            self._list(self.front.texts(self._spark, self.front.read_scopes()))
+
+    def _list(self, scopes: Sequence[str]) -> None:
+        """Have the tracker know scopes, by a time that ends nothing."""
+        self._listed = scopes
+        self.promise(Frontier(name, -eventtime.LIMIT, scope) for scope in scopes for name in self.names)
+
+    def of_groups(self, groups: Sequence[Group], epoch: int) -> Promises:
+        promises = self.moved(groups, epoch)
+        return replace(promises, opened=self._opened(groups, epoch))
+
+    def moved(self, groups: Sequence[Group], epoch: int) -> Promises:
+        """Return the times that a batch allows to promise."""
+        return super().of_groups(groups, epoch)
+
+    def _opened(self, groups: Sequence[Group], epoch: int) -> list[tuple[str, Substream]]:
+        """Return a window for each listed scope that has not sent anything yet: the newest one of the batch."""
+        listed = self._listed
+        moving = [f"_newest_{number}" for number in range(len(self.names))]
+        ends = [(each.end_time, each) for each, row in groups if any(row[name] is not None for name in moving)]
+        if not listed or not ends:
+            return []
+        folder, note = self._notes / "scopes", f"{self.front.name}.json"
+        since = self._since if self._since is not None else folder.read(note) or {}
+        before = {scope: first for scope, first in since.items() if first < epoch}
+        new = [scope for scope in listed if scope not in before]
+        self._since = before | dict.fromkeys(new, epoch)
+        if self._since != since:
+            folder.put(note, self._since)
+        came, (_, newest) = {each.scope for each, _ in groups}, max(ends)
+        silent = [Substream(scope, newest.name, newest.end_time) for scope in new if scope not in came]
+        return [(self.front.name, each) for window in silent for each in self.front.rule.tracked_as(window)]
 
 
 @dataclass(frozen=True)
@@ -270,7 +370,7 @@ class _Note:
         return Lateness(self.target, self.ceiling, self.floor, self.state)
 
 
-class LearningFront(LiveFront):
+class LearningFront(LiveFrontier):
     """A frontier that learns its delay from each batch.
 
     Two notes in the checkpoint, written in turns, have what the last two batches have taught: a batch that is repeated
@@ -280,15 +380,16 @@ class LearningFront(LiveFront):
     front: MeasuredFrontier
     lateness: Lateness
 
-    def __init__(self, front: MeasuredFrontier) -> None:
-        super().__init__(front)
+    def __init__(self, front: MeasuredFrontier, spark: SparkSession) -> None:
+        super().__init__(front, spark)
         self.lateness = front.learnt.lateness()
         self._turn: int | None = None  # the note to write next; None: no batch has come yet
 
-    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
-        self._folder = checkpoint / "tracker" / _LEARNT
+    @property
+    def _folder(self) -> Folder:
+        return self._notes / _LEARNT
 
-    def of_groups(self, groups: Sequence[Group], epoch: int) -> Promises:
+    def moved(self, groups: Sequence[Group], epoch: int) -> Promises:
         if self._turn is None:
             self._turn = self._go_on(epoch)
         windows = [
@@ -319,14 +420,11 @@ class LearningFront(LiveFront):
         return 1 - turn
 
 
-class _AfterRun(LiveFront):
+class _AfterRun(LiveFrontier):
     """A frontier that waits in the checkpoint, while the batches of a run move it, until that run has read all."""
 
-    front: BoundedOutOfOrderness
-
     def __init__(self, front: BoundedOutOfOrderness, spark: SparkSession) -> None:
-        super().__init__(front)
-        self._spark = spark
+        super().__init__(front, spark)
         self._folder: Folder | None = None
         self._reached: dict[tuple[str, str | None], int] = {}
 
@@ -334,7 +432,8 @@ class _AfterRun(LiveFront):
     def _note(self) -> str:
         return f"{self.front.name}.json"
 
-    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
+    def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:
+        super().look(checkpoint, epoch, at_once)
         if self._folder is None:  # an earlier run may have died before its promise
             self._folder = checkpoint / "tracker" / "frontiers"
             self._reached = {(name, scope): time for name, scope, time in self._folder.read(self._note) or []}
@@ -342,7 +441,7 @@ class _AfterRun(LiveFront):
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
         return self._kept(self.front.of_observed(row))
 
-    def of_groups(self, groups: Sequence[Group], epoch: int) -> Promises:  # noqa: ARG002
+    def moved(self, groups: Sequence[Group], epoch: int) -> Promises:  # noqa: ARG002
         return self._kept(self.front.newest(groups))
 
     def _kept(self, promises: Promises) -> Promises:

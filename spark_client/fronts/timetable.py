@@ -23,6 +23,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.columns import session_zone, text_of
 from spark_client.errors import UsageError
 from spark_client.windows import eventtime
+from spark_client.windows.belonging import LONGEST
 from spark_client.windows.eventtime import DATE, DAY, INSTANT, WALL, is_zone, midnight_of
 from spark_client.windows.substreams import Substream, Substreams, Windows
 
@@ -206,7 +207,7 @@ class _Values:
         return [keys.get(place) for place in range(len(self.when))]
 
 
-def _texts(spark: SparkSession, values: Sequence[Any], what: str, kind: str) -> list[Any]:
+def _texts(spark: SparkSession, values: Sequence[Any], what: str, kind: str, where: str = "Schedule") -> list[Any]:
     """Values as the texts that the source's rows have for them."""
     text = _AS_TEXT.get(kind)
     if all(value is None or (text and isinstance(value, str) and text.fullmatch(value)) for value in values):
@@ -214,26 +215,29 @@ def _texts(spark: SparkSession, values: Sequence[Any], what: str, kind: str) -> 
     try:
         table = spark.createDataFrame(list(enumerate(values)), ["place", what])
     except Exception as error:
-        raise UsageError(f"Schedule: the values of {what!r} are not of one type: give {kind}") from error
-    return [text for _, text in sorted(table.select("place", _text(table, what, kind)).collect())]
+        raise UsageError(f"{where}: the values of {what!r} are not of one type: give {kind}") from error
+    return [text for _, text in sorted(table.select("place", _text(table, what, kind, where)).collect())]
 
 
-def _text(table: DataFrame, name: str, kind: str) -> Column:
+def _text(table: DataFrame, name: str, kind: str, where: str = "Schedule") -> Column:
     """Return the text of a scope or name as the source's rows have it, in the source's type.
+
+    Args:
+        where: it was given, for messages.
 
     Raises:
         UsageError: a value is none of that type, or would be rounded to one.
     """
     value, given = F.col(name), table.schema[name].dataType
     if kind == "string" and isinstance(given, T.DecimalType | T.FractionalType):
-        raise UsageError(f"Schedule: {name!r} is {given.simpleString()}, and the source's is string: give texts")
+        raise UsageError(f"{where}: {name!r} is {given.simpleString()}, and the source's is string: give texts")
     typed = value.try_cast(kind)
     unfit = typed.isNull()
     if isinstance(given, T.NumericType) and kind.startswith(("decimal", *_INTEGERS)):
         unfit |= typed != value
     if found := table.where(value.isNotNull() & unfit).select(value.cast("string")).take(1):
         raise UsageError(
-            f"Schedule: {name!r} has {found[0][0]}, of the type {given.simpleString()}, and the source's is {kind}: "
+            f"{where}: {name!r} has {found[0][0]}, of the type {given.simpleString()}, and the source's is {kind}: "
             "give values of that type"
         )
     return text_of(typed, kind)
@@ -280,6 +284,29 @@ def _of_naive(spark: SparkSession, times: Sequence[tuple[int, datetime]]) -> dic
                 "datetime(2024, 1, 1, tzinfo=UTC)"
             )
     return in_session
+
+
+def scopes_of(spark: SparkSession, scopes: DataFrame | Iterable[Any], rule: Substreams, where: str) -> tuple[str, ...]:
+    """Return scopes as the source's rows have them, each once.
+
+    Args:
+        scopes: a DataFrame of one column, or values.
+        where: they were given, for messages.
+
+    Raises:
+        UsageError: one is of another type than the source's, or none that a row could have.
+    """
+    if not isinstance(scopes, DataFrame):
+        texts = _texts(spark, [*scopes], "scope", rule.scope_type, where)
+    elif len(scopes.columns) == 1:
+        table = scopes.toDF("scope")
+        texts = [row[0] for row in table.select(_text(table, "scope", rule.scope_type, where)).collect()]
+    else:
+        raise UsageError(f"{where} is a table of one column, the scope, not of {scopes.columns}")
+    for text in texts:
+        if text is None or text == "*" or len(text.encode()) > LONGEST:
+            raise UsageError(f"{where} has {text!r}: a scope is a text of at most {LONGEST} bytes, and not '*'")
+    return tuple(dict.fromkeys(texts))
 
 
 # ---------------------------------------------------------------- texts of files, paths and databases

@@ -18,7 +18,7 @@ _LARGEST = 450  #: lines of a class
 _LONGEST_BODY = 80  #: lines of a function, without its signature and docstring
 _MOST = 7  #: parameters of a constructor
 #: Public classes, whose arguments users give by name.
-_READ_BY_NAME = {"Manifests", "Producer", "SuccessMarkers", "Tracking"}
+_READ_BY_NAME = {"BoundedOutOfOrderness", "Manifests", "Producer", "SuccessMarkers", "Tracking"}
 
 _GROUND = {"errors", "advice", "columns"}  #: modules of no room, which every room may know
 #: What each room may import, itself and the ground apart.

@@ -15,6 +15,7 @@ from tracker.contract.values import NO_END_TIME
 
 _FIRST_TIME: Final = 31_536_000 * 10**6  #: the start of 1971, in microseconds since 1970
 _LAST_TIME: Final = 7_258_118_400 * 10**6  #: the start of 2200
+_LISTED: Final = -(2**61)  #: the frontier of a scope that a front lists, and of which nothing has come
 
 
 def shown(name: str) -> str:
@@ -51,9 +52,11 @@ def time_text(time: int | None) -> object:
     The tracker does not know its unit. A number that would be in the years 1971 to 2200 if it counts microseconds since
     1970, as in the Spark client, is shown as that time, in UTC.
 
-    >>> time_text(1356998400000000), time_text(24), time_text(2**63 - 1)
-    ('2013-01-01 00:00:00', 24, 'the end')
+    >>> time_text(1356998400000000), time_text(24), time_text(2**63 - 1), time_text(-(2**61))
+    ('2013-01-01 00:00:00', 24, 'the end', 'nothing yet')
     """
+    if time == _LISTED:
+        return "nothing yet"
     if time == NO_END_TIME:
         return "the end"
     if time is None or not _FIRST_TIME <= time < _LAST_TIME:
@@ -192,6 +195,8 @@ def _front(name: str, front: FrontStatus | None, substream: SubstreamStatus) -> 
         return f"{where} has not closed it"
     promised = [time for scope, time in front.frontiers.items() if scope in ("*", substream.scope)]
     reached = f"has promised up to {time_text(max(promised))}" if promised else "has promised no time for this scope"
+    if promised and max(promised) == _LISTED:
+        reached = "lists this scope, and has sent nothing of it yet"
     if front.more_frontiers and substream.scope not in front.frontiers:
         reached = f"has promised times for {front.more_frontiers} scopes that the answer has no room for"
     idle = "; it is idle" if front.idle else ""
