@@ -134,6 +134,22 @@ class Driver:
             "by_drain": sorted(each.segment for each in segments if each.by_drain),
         }
 
+    def _through(self, line: Line) -> Any:
+        log_id = self.stub.GetJob(wire.GetJobRequest(job=self._job)).log_id
+        scopes = [scope for scope, _ in line["substreams"]]
+        response = self.stub.AwaitThrough(
+            wire.AwaitThroughRequest(
+                job=self._job,
+                log_id="another" if line.get("log") == "other" else log_id,
+                producer=line["producer"],
+                epoch=line["epoch"],
+                scopes=scopes,
+                names=[name for _, name in line["substreams"]],
+                scope_index=range(len(scopes)),
+            )
+        )
+        return {field: list(getattr(response, field)) for field in ("pending", "lost", "forgotten")}
+
     def _subscribe(self, line: Line) -> Any:
         response = self.stub.Subscribe(
             wire.SubscribeRequest(

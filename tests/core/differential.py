@@ -177,12 +177,21 @@ def _explained(tracker: Any) -> Any:
     ]
 
 
+def _through(tracker: Any) -> Any:
+    view, status = tracker.view(JOB), tracker.view(JOB).status()
+    known = [(s.scope, s.name) for s in _substreams(tracker, include_ended=True)]
+    named = [*known, *((f"t{number % 3}", f"w{number}") for number in range(0, 60, 7))]
+    asked = [(each.producer, (each.committed_epoch or 0) + ahead) for each in status.producers for ahead in (0, 1, 2)]
+    return [_ask(methodcaller("through", status.log_id, *each, named), view) for each in [*asked, ("nobody", 0)]]
+
+
 def _sorted(s: Any) -> Any:
     return replace(s, waiting_for=tuple(sorted(s.waiting_for)), held_by=tuple(sorted(s.held_by)))
 
 
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "what explains a substream": _explained,
+    "how far reports have come": _through,
     "what readers get": _reads,
     "the subscriptions": _subscriptions,
     "the job's status": _job,

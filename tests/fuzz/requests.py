@@ -21,7 +21,7 @@ EDGES = (0, 1, 2, 3, 7, 2**31 - 1, 2**32 - 1, 2**61, 2**62 - 1, 2**62, 2**63 - 1
 UNARY = (
     *("GetServerInfo", "DefineJob", "GetJob", "ListJobs", "DeleteJob", "OpenProducer", "CloseProducer", "Report"),
     *("ForgetProducer", "FinishFront", "Commit", "ListEvents", "ListSubstreams", "Drain", "GetDrain", "CancelDrain"),
-    *("Abandon", "Subscribe", "Ack", "Unsubscribe", "ListSubscriptions", "Await"),
+    *("Abandon", "Subscribe", "Ack", "Unsubscribe", "ListSubscriptions", "Await", "AwaitThrough"),
 )
 STREAMS = ("Watch", "ReportStream")  # a Backup would be tens of megabytes, and MoveLeader ends the server
 # Reports and commits are what the state is made of; deletions would keep it small.
@@ -211,6 +211,18 @@ class Requests:
             case "Await":
                 return wire.AwaitRequest(
                     job=job, segment=random.choice((*SEGMENTS, "nowhere")), scope="s", name=self._name()
+                )
+            case "AwaitThrough":
+                names = [self._name() for _ in range(random.randrange(4))]
+                return wire.AwaitThroughRequest(
+                    job=job,
+                    log_id=random.choice(("", "nowhere")),
+                    producer=random.choice(PRODUCERS),
+                    epoch=self._number(random.randrange(5)),
+                    scopes=["s"],
+                    names=names,
+                    scope_index=[self._number(0) % 2**32 for _ in names],
+                    wait=self._seconds(),
                 )
         return wire.ListJobsRequest()
 

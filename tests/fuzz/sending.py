@@ -53,7 +53,7 @@ def answer(channel: Any, method: str, messages: list[bytes]) -> str:
                 if rejected.error_code in (2, 13):
                     return f"INTERNAL {rejected.error_message}"
         else:
-            channel.unary_unary(CALL + method)(messages[0], timeout=_SHORT_S if method == "Await" else _TIMEOUT_S)
+            channel.unary_unary(CALL + method)(messages[0], timeout=_SHORT_S if "Await" in method else _TIMEOUT_S)
     except grpc.RpcError as error:
         code = str(error.code().name)
         if code in ("DEADLINE_EXCEEDED", "CANCELLED"):

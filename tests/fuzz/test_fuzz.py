@@ -36,7 +36,7 @@ def fuzz(servers: Servers, directory: Path, seed: int, at_once: int, one_by: int
 
 
 def test_no_message_breaks_anything(servers: Servers, tmp_path: Path) -> None:
-    fuzz(servers, tmp_path, 1, 1_500, 300)
+    fuzz(servers, tmp_path, 8, 1_500, 300)
 
 
 @pytest.mark.slow

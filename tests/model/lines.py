@@ -102,10 +102,11 @@ class Driver:
     def run(self, line: Line) -> tuple[Any, list[Any]]:
         """Carry out one line; gives what it answers (`expect`) and the events that it causes (`events`)."""
         self.now += int(line.get("wait", 0))
-        if line["do"] == "explain":
-            return self._explain(line), self._new_events(line)
-        command = self._command(line)
         try:
+            if line["do"] in ("explain", "through"):
+                asked = self._explain if line["do"] == "explain" else self._through
+                return asked(line), self._new_events(line)
+            command = self._command(line)
             if self._checks:  # as a server does; the model does it itself
                 check_bounds(command)
             answer = self.tracker.apply(command, self.now)
@@ -216,6 +217,12 @@ class Driver:
     def _explain(self, line: Line) -> Any:
         substream = self.tracker.view(JOB).explained(line["scope"], line["name"]).substream
         return None if substream is None else _ended(substream.segments)
+
+    def _through(self, line: Line) -> Any:
+        view = self.tracker.view(JOB)
+        log = "another" if line.get("log") == "other" else view.status().log_id
+        through = view.through(log, line["producer"], line["epoch"], list(map(tuple, line["substreams"])))
+        return {"pending": list(through.pending), "lost": list(through.lost), "forgotten": list(through.forgotten)}
 
     # -- answers and events
 

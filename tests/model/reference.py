@@ -76,6 +76,7 @@ from tracker.contract.status import (
     StagedStatus,
     SubscriptionStatus,
     SubstreamStatus,
+    Through,
 )
 from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Mode, Ordering, Outcome, Reason
 
@@ -546,6 +547,13 @@ class Job:
     def unbalanced(self, s: Substream) -> list[str]:
         return [g for g in self.segments_in_order() if not s.ended_on(g) and not s.account(g).balanced]
 
+    def has_lost(self, s: Substream) -> bool:
+        """Some of what was sent is not followed, and nothing that is followed is in flight."""
+        if s.open and (self.unbalanced(s) or self.held_by(s)):
+            return False
+        given_up = any(end.reason in (Reason.EXPIRED, Reason.ABANDONED) for end in s.ended.values())
+        return not s.known or given_up or s.late_reports > 0
+
     def short(self, s: Substream) -> list[str]:
         return [g for g in self.segments_in_order() if s.short(g)]
 
@@ -587,6 +595,7 @@ class ModelView:
         self.events = partial(tracker.events, name)
         self.first_seq = partial(tracker.first_seq, name)
         self.explained = partial(tracker.explained, name)
+        self.through = partial(tracker.through, name)
         self.subscriptions = partial(tracker.subscriptions, name)
         self.substreams = partial(tracker.substreams, name)
 
@@ -1912,6 +1921,21 @@ class ReferenceTracker:
 
     def first_seq(self, name: str, wanted: Any) -> int:
         return self._job(name).last_dropped(Wanted(wanted.segments, wanted.scopes)) + 1
+
+    def through(
+        self, name: str, log_id: str, producer: str, epoch: int, substreams: Sequence[tuple[str, str]]
+    ) -> Through:
+        job = self._job(name)
+        self._check_log(job, log_id)
+        by = self._producer(job, producer)
+        if epoch > by.committed and not (by.mode == Mode.IMMEDIATE and epoch in by.staged):
+            return Through(tuple(range(len(substreams))), waits_for_epoch=True)
+        found = [job.find(*substream) for substream in substreams]
+        return Through(
+            tuple(n for n, s in enumerate(found) if s and s.open and (job.unbalanced(s) or job.held_by(s))),
+            tuple(n for n, s in enumerate(found) if s and job.has_lost(s)),
+            tuple(n for n, s in enumerate(found) if s is None),
+        )
 
     def explained(self, name: str, scope: str, substream: str) -> Explained:
         job = self._job(name)

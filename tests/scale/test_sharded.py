@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 import random
@@ -233,6 +234,25 @@ def test_a_report_of_some_shards_is_made_whole_by_repetition(three: list[Server]
         assert report.report(["a"]).outcome is Outcome.APPLIED
         assert report.report(["a"]).outcome is Outcome.DUPLICATE
         assert report.report(["a", "b"]).duplicate_units == ("a",)
+
+
+def test_a_token_waits_for_the_shards_of_its_substreams(three: list[Server], job: str) -> None:
+    client = ShardedClient(listed(three))
+    client.define_job(spec(job))
+    till, bank = (client.open_producer(job, name, run="1") for name in ("till", "bank"))
+    days = [f"day {number}" for number in range(12)]
+    sent, received = till.epoch(), bank.epoch()
+    for day in days:
+        sent.sent("down", "berlin", day, label(day), end_time=7)
+        received.received("down", "berlin", day, label(day), end_time=7)
+    sent.report(commit=True)
+    with pytest.raises(TimeoutError):
+        client.wait_for(sent.token(), timeout=0.1)
+    received.report(commit=True)
+    assert client.wait_for(str(sent.token()), timeout=60).complete
+    assert asyncio.run(client.await_token(sent.token(), timeout=60)).complete
+    with pytest.raises(ValueError, match="the token is of 3 shards, but"):
+        ShardedClient(listed(three[:2])).wait_for(sent.token())
 
 
 @pytest.mark.parametrize("ordering", ["none", "global"])

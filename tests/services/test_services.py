@@ -45,15 +45,20 @@ def test_a_substream_ends_when_all_was_received(shop: Shop, way: str, tmp_path: 
     with shop.producer(outbox=outbox(way, tmp_path)) as till:
         for number in range(20):
             till.send(shop.topic, str(number), f"order {number}", scope="berlin", name="monday", identity=[number])
-        till.commit()
+        token = till.commit()
+        assert token is not None
+        assert till.commit() is None
         till.close_substream("berlin", "monday")
     with shop.consumer() as mailer:
         received = receive(mailer, 19)
         mailer.commit()
         assert not shop.ended(), "one is in the topic yet"
+        with pytest.raises(TimeoutError):
+            shop.client.wait_for(token, timeout=0)
         received += receive(mailer, 1)
         assert not shop.ended(), "it was handed out, and its offset is not committed"
         mailer.commit()
+    assert shop.client.wait_for(token, timeout=60).complete
     assert shop.ended() == {"monday": 20}
     assert Counter(each.message.value() for each in received) == Counter(f"order {n}".encode() for n in range(20))
     assert {each.element.sender for each in received if each.element} == {"till"}

@@ -254,6 +254,7 @@ class Source(Actor):
                 yield BUSY
                 yield from self.say(Commit(JOB, self.name, self.run, epoch, units=work.units, promises=promises))
         self.world.oracle.is_known(flush.elements)
+        self.world.network.reported.append((self.name, epoch, flush.elements))
         if not first:
             yield BUSY
             self.publish(flush.elements)

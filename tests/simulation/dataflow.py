@@ -293,6 +293,8 @@ class Dataflow:
                 self._step(actor)
         self._come_to_rest()
         self.oracle.check_nothing_missing()
+        if on_its_way := self.network.follow_reports():
+            raise FoundOut(f"all is quiet, but {on_its_way} are not through")
         if self.network.drain_is_asked_for and not self.oracle.drained:
             raise FoundOut("the drain has not been confirmed")
 

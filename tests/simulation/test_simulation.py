@@ -23,6 +23,7 @@ from tests.simulation.world import ALL_RULES, GRAPH, FoundOut, Kind
 from tracker.contract.refusal import Refused
 from tracker.contract.values import NO_END_TIME, Mode
 from tracker.core import deployments
+from tracker.core.cells import Cells
 from tracker.core.closed import ClosedSet, Waiting
 from tracker.core.expectations import Expectations
 from tracker.core.fronts import Front
@@ -125,6 +126,13 @@ def test_a_tracker_wrong_about_a_fronts_segments_is_found_out(monkeypatch: pytes
         except (FoundOut, Refused):
             return
     pytest.fail("nobody noticed that a front feeds another segment")
+
+
+def test_a_tracker_that_takes_reports_for_through_too_early_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cells in (Cells, SparseCells):
+        monkeypatch.setattr(cells, "owing", lambda _, rows: np.zeros(len(rows), np.bool_))
+    with pytest.raises(AssertionError, match="is through, but"):
+        _run(range(100))
 
 
 # All but a-b and r-r, which change no upstream: a reaches b through r as well, and r is upstream of itself.

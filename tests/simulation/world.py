@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
@@ -283,6 +283,13 @@ class Oracle:
             raise FoundOut(f"{end}, but so many were not expected")
         self.ended[substream, end.segment] = end
 
+    def is_through(self, elements: Sequence[Element], substream: Substream) -> None:
+        """The tracker says of a source's report that what it sent of a substream is through everything."""
+        roots = {element.lineage for element in elements if element.substream == substream}
+        for segment in GRAPH:
+            if left := [each for each in self.alive[substream, segment] if each.split(">")[0] in roots]:
+                raise FoundOut(f"{substream} is through, but {left} are on {segment!r}")
+
     def goes_on(self) -> None:
         """The next deployment has taken over."""
         self.handing_over = self.handed_over = False
@@ -354,6 +361,7 @@ class Network:
         self.retired: set[str] = set()
         self.forgetting: Random | None = None  # decides after which commands retention is looked at
         self.watching: Random | None = None  # decides after which commands the core's invariants are checked
+        self.reported: list[tuple[str, int, Sequence[Element]]] = []  # by sources: producer, epoch, elements
 
     def call(self, command: Command) -> Answer:
         """Raises `Lost`, or what the tracker does."""
@@ -405,6 +413,19 @@ class Network:
                 self.events += news
                 for event in news:
                     self.oracle.hears(event)
+                if self.watching is not None and self.watching.random() < WATCHED:
+                    self.follow_reports()
+
+    def follow_reports(self) -> Sequence[Substream]:
+        """Ask how far all that sources have reported has come; give back what is on its way."""
+        view, pending = self.tracker.view(JOB), []
+        for producer, epoch, elements in self.reported:
+            substreams = sorted({element.substream for element in elements}, key=str)
+            through = view.through(view.log_id, producer, epoch, [(s.scope, s.name) for s in substreams])
+            pending += [substreams[place] for place in through.pending]
+            for place in {*range(len(substreams))} - {*through.pending, *through.lost, *through.forgotten}:
+                self.oracle.is_through(elements, substreams[place])
+        return pending
 
     def _restart(self) -> None:
         self.tracker = Tracker.load(self.tracker.dump())

@@ -26,6 +26,7 @@ from tracker.client.errors import EpochCommittedError, TrackerError, TrackerUnav
 from tracker.client.labels import label
 from tracker.client.producer import Producer
 from tracker.client.report import Report
+from tracker.client.tokens import Passed, Token
 from tracker.client.waiting import WrongJobError, wait_for_progress
 from tracker.client.watch import Subscription, Watch
 from tracker.contract.commands import Expected, Finish, Frontier, JobDefined, Reported
@@ -100,6 +101,7 @@ __all__ = [
     "Mode",
     "Ordering",
     "Outcome",
+    "Passed",
     "Position",
     "Producer",
     "ProducerStatus",
@@ -117,6 +119,7 @@ __all__ = [
     "Subscription",
     "SubscriptionStatus",
     "SubstreamStatus",
+    "Token",
     "TrackerClient",
     "TrackerError",
     "TrackerUnavailable",

@@ -12,7 +12,8 @@ import grpc
 
 from tracker.client import forking
 from tracker.client.calls import Backoff, Routing, refusal
-from tracker.client.waiting import LONGEST_WAIT_S, ONE_LOOK_S, end_of, progress_of
+from tracker.client.tokens import Following, Passed, Token
+from tracker.client.waiting import LONGEST_WAIT_S, ONE_LOOK_S, end_of, passed_of, progress_of
 from tracker.client.watch import Subscription, Watch
 from tracker.contract.events import Ended, EventPage
 from tracker.contract.status import SubscriptionStatus
@@ -259,6 +260,37 @@ class EventCalls(Routing):
         """
         request = tracker_pb2.AwaitRequest(job=job, segment=segment, scope=scope, name=name, end_time=end_time)
         return await end_of(self._to(job), request, timeout)
+
+    def wait_for(self, token: Token | str, timeout: float | None = None) -> Passed:
+        """Wait until all that a report has sent is through everything: nothing of it is in flight on any segment.
+
+        Each substream of the report is followed until it is quiet once, or has ended. So a token needs substreams that
+        do come to rest: sessions, orders, minutes. An element that travels on under another substream is that one's.
+
+        Args:
+            token: of `Report.token`, or its text.
+            timeout: seconds; None: for ever.
+
+        Returns:
+            What was lost on the way, if anything: look at `Passed.complete`.
+
+        Raises:
+            TimeoutError: something is still in flight, or the report's epoch was not committed in time.
+            ValueError: the text is no token's.
+            TrackerError: ``LOG_CHANGED`` (the tracker may have lost the report), ``UNKNOWN_JOB``, ``UNKNOWN_PRODUCER``.
+            TrackerUnavailable: the tracker could not be reached for `retry_for`.
+        """
+        token = Token.of(token)
+        calls = self._to(token.job)
+        following = Following(token, timeout, calls.timeout / 2)
+        while (question := following.question()) is not None:
+            following.learn(calls.repeat(lambda connection: connection.stubs.AwaitThrough, question))
+        return following.passed
+
+    async def await_token(self, token: Token | str, timeout: float | None = None) -> Passed:
+        """Wait for a token in an event loop, as `wait_for` does, and without a thread."""
+        token = Token.of(token)
+        return await passed_of(self._to(token.job), token, timeout)
 
     async def await_progress(self, job: str, segment: str, end_time: int, timeout: float | None = None) -> int:
         """Wait in an event loop until a segment has come up to a time, as `wait_for_progress` does, and without a

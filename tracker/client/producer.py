@@ -76,7 +76,7 @@ class ProducerRun(ABC):
                 raise EpochCommittedError(self.producer, number, self.next_epoch())
             return self.deliver(number, contents, units, commit)
 
-        return Report(send, number)
+        return Report(send, number, self.job, self.producer)
 
     def epochs(self) -> Iterator[Report]:
         """Yield an empty report for the next epoch, then for the one after it, and so on, as plain programs need it.

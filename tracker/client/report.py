@@ -16,9 +16,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tracker.client.tokens import Token
 from tracker.client.waiting import in_thread
 from tracker.contract.commands import Close, Contents, Expect, Finish, Frontier, Promise, Reported
-from tracker.contract.values import NO_END_TIME
+from tracker.contract.values import NO_END_TIME, Outcome
 
 _About: TypeAlias = Close | Expect  #: promises about one substream
 _ABOUT = (Close, Expect)
@@ -226,9 +227,17 @@ class Report:
     (array([5], dtype=uint64), array([2], dtype=uint32), array([1], dtype=uint32))
     """
 
-    def __init__(self, send: Callable[[Contents, Sequence[str], bool], Reported], epoch: int | None = None) -> None:
+    def __init__(
+        self,
+        send: Callable[[Contents, Sequence[str], bool], Reported],
+        epoch: int | None = None,
+        job: str = "",
+        producer: str = "",
+    ) -> None:
         self.epoch = epoch  #: the epoch of which it is a part
-        self._send = send
+        self._deliver = send
+        self._of = job, producer
+        self._answer: Reported | None = None
         self._substreams: dict[tuple[str, str], int] = {}
         self._end_times = array("q")  # one for each substream, in the order of the dictionary
         self._segments: dict[str, int] = {}
@@ -452,6 +461,27 @@ class Report:
         """Yield the messages of `report_in_pieces`, each with its unit, and send nothing."""
         for number, piece in enumerate(split(self._contents())):
             yield unit if number == 0 else f"{unit}+{number}", piece
+
+    def token(self) -> Token:
+        """Return a token of what this report has sent, for `TrackerClient.wait_for`; call it after `report`.
+
+        Raises:
+            ValueError: the tracker has not answered the report, or has applied nothing of it.
+
+        >>> def sell(client, till, order):
+        ...     report = till.epoch()
+        ...     report.sent("orders", order.shop, order.day, order.label)
+        ...     report.report(commit=True)
+        ...     return client.wait_for(report.token(), timeout=10).complete
+        """
+        if self._answer is None or self._answer.outcome is Outcome.PARTIAL_DUPLICATE:
+            raise ValueError("the tracker has not taken the report yet; call report.report(…) first")
+        assert self.epoch is not None
+        return Token(self._of[0], self._answer.log_id, self._of[1], self.epoch, tuple(self._substreams))
+
+    def _send(self, contents: Contents, units: Sequence[str], commit: bool) -> Reported:
+        self._answer = self._deliver(contents, units, commit)
+        return self._answer
 
     def _contents(self) -> Contents:
         cells, xor, sent, received = combined([*self._columns, *cells_of(self._cells)])

@@ -16,6 +16,7 @@ import grpc
 from tracker.client import forking
 from tracker.client.calls import Calls, Patience
 from tracker.client.connection import Connection
+from tracker.client.tokens import Following, Passed, Token
 from tracker.contract.events import Ended
 from tracker.contract.status import JobStatus
 from tracker.contract.values import Reason
@@ -213,6 +214,21 @@ async def progress_of(calls: Calls, job: str, segment: str, end_time: int, timeo
         if left <= 0:
             raise TimeoutError(not_so_far(job, segment, come, end_time, timeout))
         await asyncio.sleep(min(left, pause))
+
+
+async def passed_of(calls: Calls, token: Token, timeout: float | None) -> Passed:
+    """Wait until all that a report has sent is through: see `TrackerClient.await_token`."""
+    following = Following(token, timeout, calls.timeout / 2)
+    patience = Patience(calls, following.question())
+    while (question := following.question()) is not None:
+        try:
+            answer = await _answer(calls, lambda connection: connection.stubs.AwaitThrough, question, calls.timeout)
+        except grpc.RpcError as error:
+            await asyncio.sleep(patience.after(error))
+        else:
+            patience.reset()
+            following.learn(answer)
+    return following.passed
 
 
 async def _answer(

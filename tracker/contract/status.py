@@ -283,6 +283,16 @@ class Explained(Shown):
     earlier_count: int = 0  #: how many of them there are
 
 
+@dataclass(frozen=True, slots=True)
+class Through:
+    """How far the elements of a report's substreams have come, by the places of the substreams in the question."""
+
+    pending: tuple[int, ...] = ()  #: something is in flight, or the report has not taken effect
+    lost: tuple[int, ...] = ()  #: nothing is followed any more, and not all was followed to its end
+    forgotten: tuple[int, ...] = ()  #: it has ended, and retention has dropped how
+    waits_for_epoch: bool = False  #: the report has not taken effect
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class SubscriptionStatus(Shown):
     """A durable reader as it stands."""

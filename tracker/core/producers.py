@@ -301,6 +301,10 @@ class Producer:
             self.past.add(self.run)
             self.run = None
 
+    def has_taken_effect(self, epoch: int) -> bool:
+        """Return whether what was reported in an epoch counts by now."""
+        return epoch <= self.committed or (self.mode is Mode.IMMEDIATE and epoch in self.staged)
+
     def check_current(self, run: str) -> None:
         """Refuse a run that is not the current one."""
         if run != self.run:

@@ -44,6 +44,7 @@ from tracker.contract.status import (
     SubstreamStatus,
     Survey,
     Tally,
+    Through,
     Wanted,
 )
 from tracker.contract.values import EVERY_SCOPE, NO_END_TIME, DrainState, Mode, Reason
@@ -53,7 +54,7 @@ from .accounts import BY_DRAIN
 from .cells import Rows
 from .fronts import Front
 from .job import Job, or_none
-from .lifecycle import ENDED, KNOWN, STALLED
+from .lifecycle import AWAITING_RECOMMIT, ENDED, KNOWN, STALLED
 from .log import EVERYTHING, EventFilter
 from .producers import CloseOf, Epoch, ExpectOf, Producer
 from .validation import check_name, check_scope
@@ -65,6 +66,10 @@ _MOST_SEGMENTS = 20_000  # that one page of substreams describes
 _MOST_PAGES = 256  # of ids that are looked through for it
 _EARLIER = 3  # substreams that are described of those for which an end waits
 _EMPTY = (0, 0, 0, 0)
+_PENDING, _LOST, _FORGOTTEN = "pending", "lost", "forgotten"
+_GIVEN_UP = [
+    reason.number | drain for reason in (Reason.EXPIRED, Reason.ABANDONED) for drain in (0, BY_DRAIN)
+]  # with elements in flight
 
 
 class JobView:
@@ -358,6 +363,28 @@ class JobView:
             job.closing.expectations.total(accounts.id_of(row), number),
         )
 
+    def through(self, log_id: str, producer: str, epoch: int, substreams: Iterable[tuple[str, str]]) -> Through:
+        """Return how far the substreams of a report have come.
+
+        Raises:
+            Refused: ``LOG_CHANGED``; ``UNKNOWN_PRODUCER``.
+        """
+        job = self._job
+        if log_id != job.log.log_id:
+            raise Refused(
+                Refusal.LOG_CHANGED,
+                f"the report was answered by log {log_id!r}, and job {job.spec.job!r} has log {job.log.log_id!r} now: "
+                "it was deleted, or a backup was restored; report again what the job may have lost",
+            )
+        named = list(substreams)
+        if not job.producer(producer).has_taken_effect(epoch):
+            return Through(pending=tuple(range(len(named))), waits_for_epoch=True)
+        how = [_how_far(job, scope, name) for scope, name in named]
+        pending, lost, forgotten = (
+            tuple(place for place, each in enumerate(how) if each == word) for word in (_PENDING, _LOST, _FORGOTTEN)
+        )
+        return Through(pending, lost, forgotten)
+
     def explained(self, scope: str, name: str) -> Explained:
         """Explain one substream, with the epochs that are not committed. The cost grows with what is staged.
 
@@ -443,6 +470,22 @@ class JobView:
             after: the `following` of an earlier answer; -1 for the first.
         """
         return surveys.found(self._job, wanted, limit, after)
+
+
+def _how_far(job: Job, scope: str, name: str) -> str:
+    """Return which of the three words applies to a substream; "": it is through."""
+    accounts = job.accounts
+    row = accounts.find_one(scope, name)
+    if row < 0:
+        return _FORGOTTEN
+    flags, rows = accounts.flags[row], np.array([row])
+    if not flags & KNOWN:
+        return _LOST  # it was late from the first element on
+    if flags & AWAITING_RECOMMIT or accounts.cells.owing(rows)[0]:
+        return _PENDING
+    count = len(job.graph)
+    reasons = accounts.cells.reasons(np.repeat(rows, count), np.arange(count))
+    return _LOST if accounts.id_of(row) in job.late_by_id or np.isin(reasons, _GIVEN_UP).any() else ""
 
 
 def _unbalanced(job: Job) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import confluent_kafka as kafka
 
-from tracker.client import Report, TrackerClient, label
+from tracker.client import Report, Token, TrackerClient, label
 from tracker.client.labels import Step
 from tracker.kafka.records import Element, decided_epoch, headers_of
 
@@ -153,6 +153,7 @@ class Producer:
         self._id = f"tracker.{job}.{name}"
         self._outbox = None if outbox is None else Path(outbox)
         self._sizes: dict[str, int] = {}  # of topics, in partitions
+        self._reported: Report | None = None  # the epoch in hand, once this process has reported it
         if self._outbox is None:
             self._marks = kafka.Consumer({**config, "group.id": self._id, "enable.auto.commit": False})
         else:
@@ -260,8 +261,12 @@ class Producer:
         self._check_open()
         self._epoch.promises.append((kind, list(arguments)))
 
-    def commit(self) -> None:
+    def commit(self) -> Token | None:
         """Send the epoch, and return when Kafka and the tracker have it.
+
+        Returns:
+            A token of what was sent, for `TrackerClient.wait_for`; None: there was nothing, or an earlier process of
+            this producer has reported it.
 
         After an error the epoch stands: call this again, or `abort`. The error of a fenced producer is final.
 
@@ -271,10 +276,11 @@ class Producer:
             TrackerUnavailable: the tracker does not answer.
         """
         if not (self._frozen or self._epoch.messages or self._epoch.promises):
-            return
+            return None
         self._frozen = True
         if not self._decided:
-            self._report().report(units=["0"])  # it counts once the epoch is decided, and is revoked otherwise
+            self._reported = self._report()
+            self._reported.report(units=["0"])  # it counts once the epoch is decided, and is revoked otherwise
             if self._outbox is None:
                 self._transact()
             else:
@@ -285,7 +291,9 @@ class Producer:
             self._produce()
             self._outbox.unlink()
         topics = {topic: self._epoch.number for topic, *_ in self._epoch.messages}
+        reported = self._reported
         self._begin(self._epoch.number + 1, {**self._epoch.after, **topics})
+        return None if reported is None else reported.token()
 
     def abort(self) -> None:
         """Forget what was added since the last commit. After a commit that has failed, this starts the producer again.
@@ -313,6 +321,7 @@ class Producer:
     def _begin(self, number: int, after: dict[str, int]) -> None:
         self._epoch, self._labels = _Epoch(number, after), set[int]()
         self._frozen = False  # it takes no more
+        self._reported = None
         self._decided = False  # it will be sent, whatever happens
 
     def _check_open(self) -> None:

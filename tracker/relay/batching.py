@@ -213,23 +213,24 @@ def shares(parts: Sequence[Part], together: Combined, answer: bytes) -> list[byt
     response = wire.ReportResponse.FromString(answer)
     if response.outcome == wire.ReportResponse.PARTIAL_DUPLICATE:
         duplicates = frozenset(response.duplicate_units)
-        return [_share_of_duplicates(part, duplicates, response.last_seq) for part in parts]
+        return [_share_of_duplicates(part, duplicates, response) for part in parts]
     ids = unpack_u8(response.substream_ids)
     own: list[bytes | None] = []
     for part, places in zip(parts, together.places, strict=True):
-        share = columns_pb2.ReportResponse(outcome=response.outcome, last_seq=response.last_seq)
+        share = columns_pb2.ReportResponse(outcome=response.outcome, last_seq=response.last_seq, log_id=response.log_id)
         if part.report.want_ids and len(ids):
             share.substream_ids = pack_u8(ids[places])
-            share.log_id = response.log_id
         own.append(share.SerializeToString())
     return own
 
 
-def _share_of_duplicates(part: Part, duplicates: frozenset[str], last_seq: int) -> bytes | None:
+def _share_of_duplicates(part: Part, duplicates: frozenset[str], whole: wire.ReportResponse) -> bytes | None:
     own = [unit for unit in part.report.units if unit in duplicates]
     if not own:
         return None
-    share = columns_pb2.ReportResponse(outcome=wire.ReportResponse.DUPLICATE, last_seq=last_seq)
+    share = columns_pb2.ReportResponse(
+        outcome=wire.ReportResponse.DUPLICATE, last_seq=whole.last_seq, log_id=whole.log_id
+    )
     if len(own) < len(part.report.units):
         share.outcome = wire.ReportResponse.PARTIAL_DUPLICATE
         share.duplicate_units.extend(own)

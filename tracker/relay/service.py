@@ -142,7 +142,7 @@ log = logging.getLogger("tracker.relay")
 _METHODS: Final = wire.DESCRIPTOR.services_by_name["Tracker"].methods_by_name
 SERVICE: Final = wire.DESCRIPTOR.services_by_name["Tracker"].full_name
 _REPORT: Final = f"/{SERVICE}/Report"
-_LASTING: Final = frozenset({"Watch", "Await", "ReportStream"})
+_LASTING: Final = frozenset({"Watch", "Await", "AwaitThrough", "ReportStream"})
 #: gRPC's error for a stream that the tracker has ended while a message was being written, whatever the tracker's error.
 _BROKEN: Final = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 

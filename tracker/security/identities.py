@@ -210,6 +210,7 @@ NEEDED: Final[dict[str, Scope | None]] = {
     "Watch": Scope.WATCH,
     "ListEvents": Scope.WATCH,
     "Await": Scope.WATCH,
+    "AwaitThrough": Scope.WATCH,
     "Subscribe": Scope.WATCH,
     "Ack": Scope.WATCH,
     "Unsubscribe": Scope.WATCH,

@@ -286,7 +286,7 @@ class _Leader:
         self._measures.began(state.jobs())
         health = JournalHealth(self._works, self._measures)
         snapshots = Snapshots(journal, self._measures, options.snapshot_bytes)
-        self._sequencer = Sequencer(recovered, lanes, limits, clock, health, snapshots, self._news)
+        self._sequencer = Sequencer(recovered, lanes, limits, clock, health, snapshots, self._done)
         self._leadership = Leadership(journal, self._readers.send_away)
         self._hand_over = HandOver(journal, self._sequencer, stop)
         calls = Calls(limits, options.security.guard, server.audit, self._leadership, self._measures)
@@ -313,7 +313,10 @@ class _Leader:
 
     # ---------------------------------------------------------------- what it learns
 
-    def _news(self, job: str, at: int) -> None:
+    def _done(self, job: str, at: int, is_news: bool) -> None:
+        self._readers.carried_out(job)
+        if not is_news:
+            return
         self._readers.news(job)
         self._notices.news(job)
         self._measures.news(job, (self._clock.now() - at) / 1e9)

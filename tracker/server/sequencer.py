@@ -134,8 +134,8 @@ class Sequencer:
     """Acceptor of commands, one after the other.
 
     Args:
-        woken: called with a job's name when the job's event log grew or the job was deleted, and with the time of the
-            command that caused it.
+        done: called after each command with the job's name, the time of the command, and whether the job's event log
+            grew or the job was deleted.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Sequencer:
         clock: Clock,
         health: JournalHealth,
         snapshots: Snapshots,
-        woken: Callable[[str, int], None],
+        done: Callable[[str, int, bool], None],
     ) -> None:
         self._state = recovered.state
         self._journal = recovered.journal
@@ -156,7 +156,7 @@ class Sequencer:
         self._clock = clock
         self._health = health
         self._snapshots = snapshots
-        self._woken = woken
+        self._done = done
         self._defining: asyncio.Future[Any] | None = None  # the newest definition that is under way
         self._pending: list[_Pending] = []
         self._under_way: dict[int, None] = {}  # records that are being carried out in lanes
@@ -264,20 +264,18 @@ class Sequencer:
                 job, partial(self._state.apply, command, at), partial(self._state.tracker.reach, command.command), after
             )
         except Exception:
-            self._news(job, at)
+            self._has_done(job, at)
             raise
         if not isinstance(result, asyncio.Future):
-            self._news(job, at)
+            self._has_done(job, at)
             return result
-        result.add_done_callback(lambda _: self._news(job, at))
+        result.add_done_callback(lambda _: self._has_done(job, at))
         if isinstance(command.command, DefineJob):
             self._defining = result
         return result
 
-    def _news(self, job: str, at: int) -> None:
-        """Call `woken` if the job's log has grown or the job is gone."""
-        if self._state.tracker.pop_changed_job(job):
-            self._woken(job, at)
+    def _has_done(self, job: str, at: int) -> None:
+        self._done(job, at, self._state.tracker.pop_changed_job(job))
 
     def _answer(self, pending: _Pending, number: int) -> None:
         try:

@@ -105,6 +105,7 @@ class Service:
         handlers |= {name: unary(name, how, looks_up=True) for name, how in self._lookups.by_name().items()}
         handlers["MoveLeader"] = unary("MoveLeader", self._administration.move)
         handlers["Await"] = unary("Await", self._await, lasts=True)
+        handlers["AwaitThrough"] = unary("AwaitThrough", self._await_through, looks_up=True, lasts=True)
         handlers["Watch"] = streaming("Watch", self._watch)
         handlers["ReportStream"] = streaming("ReportStream", self._report_stream)
         handlers["Backup"] = streaming("Backup", self._administration.backup)
@@ -220,6 +221,12 @@ class Service:
         ended = await self._readers.ended(request)
         caller.authorize(request.job)  # the wait may have lasted longer than the token
         return wire.AwaitResponse(ended=codec.write_ended(ended)).SerializeToString()
+
+    async def _await_through(self, data: bytes, caller: Caller) -> bytes:
+        request = self._intake.asked(wire.AwaitThroughRequest, data, caller)
+        through = await self._readers.through(request)
+        caller.authorize(request.job)
+        return codec.write(through, wire.AwaitThroughResponse).SerializeToString()
 
     async def _watch(self, context: Context, caller: Caller) -> AsyncIterator[bytes]:
         passing = await self._readers.passage.enter()

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tracker.contract.events import Ended, Event
 from tracker.contract.refusal import Refusal
+from tracker.contract.status import Through
 from tracker.core import Refused, Tracker
 from tracker.core.log import EventFilter
 from tracker.wire import codec
@@ -189,6 +190,9 @@ _T = TypeVar("_T")
 _READ = 100  # events that one reader reads at once, before others get a turn
 _BOOKMARK_EVENTS = 1_000
 _BOOKMARK_S = 10.0
+_LOOK_S = 1e-4  # of pause between two looks at what callers follow, for each substream of all of them
+_LOOK_AGAIN_S = 0.5  # what a look has just missed, and what time does, is found then
+_LONGEST_WAIT_S = 60.0
 _SWEEP_S = 1.0  # seconds between two checks of every caller that awaits an end, if there was news
 
 _Key = tuple[str, str, str]  # what identifies an end: segment, scope, name
@@ -239,6 +243,8 @@ class Readers:
         self._lanes = lanes
         self._turns = Turns()
         self._notifier = Notifier(self._turns)
+        self._carried_out = Notifier(self._turns)
+        self._followed = 0  # substreams that callers follow
         self._limits = limits
         self._count = 0
         self._names = 0  # in filters
@@ -265,6 +271,10 @@ class Readers:
     async def long(self, work: Callable[[], _T]) -> _T:
         """Run work that takes long and does not touch the state."""
         return await asyncio.get_running_loop().run_in_executor(self._lanes.threads, work)
+
+    def carried_out(self, job: str) -> None:
+        """Wake those who follow the job's reports: a command was carried out."""
+        self._carried_out.notify(job)
 
     def news(self, job: str) -> None:
         """Wake the readers of a job whose log has grown, or which is gone."""
@@ -360,6 +370,57 @@ class Readers:
                     yield codec.write_bookmark(passed)
                     passed, count, sent_at = None, 0, loop.time()
 
+    # ---------------------------------------------------------------- waits for what a report has sent
+
+    async def through(self, request: wire.AwaitThroughRequest) -> Through:
+        """Wait until all that a report has sent is through, at most for the `wait` of the request.
+
+        Raises:
+            Refused: ``MALFORMED``, ``UNKNOWN_JOB``, ``LOG_CHANGED``, ``UNKNOWN_PRODUCER``; or the server stops.
+        """
+        scopes, names, index = request.scopes, request.names, request.scope_index
+        if len(index) != len(names) or any(place >= len(scopes) for place in index):
+            raise Refused(Refusal.MALFORMED, "scope_index has to name one of `scopes` for each of `names`")
+        substreams = [(scopes[place], name) for place, name in zip(index, names, strict=True)]
+        until = asyncio.get_running_loop().time() + min(
+            _LONGEST_WAIT_S, (codec.read_duration(request, "wait") or 0) / 1e9
+        )
+        left = list(range(len(names)))  # places
+        lost: list[int] = []
+        forgotten: list[int] = []
+
+        def weight() -> int:
+            return len(left)
+
+        def look() -> Through:
+            view = self._tracker.view(request.job)
+            return view.through(request.log_id, request.producer, request.epoch, [substreams[at] for at in left])
+
+        sent_away = self._sent_away
+        with self._counted(len(names)):
+            while True:
+                found = await self.ask(request.job, look, weight)
+                lost += [left[place] for place in found.lost]
+                forgotten += [left[place] for place in found.forgotten]
+                left = [left[place] for place in found.pending]
+                if not left or not await self._changed(request.job, until, len(left)):
+                    return Through(tuple(left), tuple(sorted(lost)), tuple(sorted(forgotten)), found.waits_for_epoch)
+                if self._sent_away != sent_away:
+                    raise elsewhere()
+
+    async def _changed(self, job: str, until: float, substreams: int) -> bool:
+        """Wait for a command of a job, for the longer the more substreams are followed; False: time is up."""
+        now = asyncio.get_running_loop().time
+        self._followed += substreams
+        try:
+            await asyncio.sleep(min(_LOOK_S * self._followed, max(0.0, until - now())))
+            if until > now():
+                await self._carried_out.wait(job, min(_LOOK_AGAIN_S, until - now()))
+                return True
+            return False
+        finally:
+            self._followed -= substreams
+
     # ---------------------------------------------------------------- waits for one end
 
     async def ended(self, request: wire.AwaitRequest) -> Ended:
@@ -412,12 +473,14 @@ class Readers:
         """Refuse all waiting readers and all new ones: the server stops."""
         self._stopped = True
         self._notifier.stop()
+        self._carried_out.stop()
         self._refuse_waits(stopping)
 
     def send_away(self) -> None:
         """Refuse all waiting readers, because this server may not have the events for which they wait."""
         self._sent_away += 1
         self._notifier.notify_all()
+        self._carried_out.notify_all()
         self._refuse_waits(elsewhere)
 
     def _refuse_waits(self, refusal: Callable[[], Refused]) -> None:

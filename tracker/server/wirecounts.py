@@ -56,6 +56,7 @@ _LIMITS = {
     ("ListEventsRequest", "scopes"): ("max_filter_names", "leave the filter out, or make several calls"),
     ("SubscribeRequest", "segments"): ("max_filter_names", "name fewer segments and scopes, or leave the filter out"),
     ("SubscribeRequest", "scopes"): ("max_filter_names", "name fewer segments and scopes, or leave the filter out"),
+    ("AwaitThroughRequest", "names"): ("max_filter_names", "ask for fewer substreams in one call"),
     ("ListSubstreamsRequest", "scopes"): ("max_filter_names", "leave the filter out, or make several calls"),
 }
 #: Fields that are counted together.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tracker.client.client import TrackerClient
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
 from tracker.client.producer import Producer, ProducerRun, RunName
+from tracker.client.tokens import Passed, Token
 from tracker.contract.commands import CommitPromise, Contents, Expected, JobDefined, Reported
 from tracker.contract.events import Ended
 from tracker.contract.spec import JobSpec
@@ -119,12 +121,12 @@ def reported(shards: Sequence[Reported]) -> Reported:
     APPLIED means that all shards have the report now, and it was new to some of them. PARTIAL_DUPLICATE names the units
     that every shard has; it names none if the shards have different units.
     """
-    last_seq = sum(shard.last_seq for shard in shards)
+    last_seq, log_id = sum(shard.last_seq for shard in shards), "+".join(shard.log_id for shard in shards)
     partial = [set(shard.duplicate_units) for shard in shards if shard.outcome is Outcome.PARTIAL_DUPLICATE]
     if partial:
         return Reported(Outcome.PARTIAL_DUPLICATE, tuple(sorted(set.intersection(*partial))), last_seq)
     outcomes = {shard.outcome for shard in shards}
-    return Reported(outcomes.pop() if len(outcomes) == 1 else Outcome.APPLIED, (), last_seq)
+    return Reported(outcomes.pop() if len(outcomes) == 1 else Outcome.APPLIED, (), last_seq, log_id=log_id)
 
 
 _OfJob = TypeVar("_OfJob", JobStatus, JobDefined)
@@ -388,6 +390,29 @@ class ShardedClient:
             raise missing[0]
 
     # ---------------------------------------------------------------- events
+
+    def wait_for(self, token: Token | str, timeout: float | None = None) -> Passed:
+        """Wait until all that a report has sent is through everything, on each shard: see `TrackerClient.wait_for`."""
+        return Passed.merged(at_once([partial(one.wait_for, part, timeout) for one, part in self._parts(token)]))
+
+    async def await_token(self, token: Token | str, timeout: float | None = None) -> Passed:
+        """Wait for a token in an event loop, as `wait_for` does, and without a thread."""
+        waits = [one.await_token(part, timeout) for one, part in self._parts(token)]
+        return Passed.merged(await asyncio.gather(*waits))
+
+    def _parts(self, token: Token | str) -> list[tuple[TrackerClient, Token]]:
+        """Return the servers that a report has reached, each with the token of its part."""
+        whole = Token.of(token)
+        log_ids, shards = whole.log_id.split("+"), self._shards(whole.job)
+        if len(log_ids) != len(shards):
+            raise ValueError(f"the token is of {len(log_ids)} shards, but job {whole.job!r} has {len(shards)}")
+        parts: list[list[tuple[str, str]]] = [[] for _ in shards]
+        for scope, name in whole.substreams:
+            parts[self._sharding.shard(scope, name)].append((scope, name))
+        return [
+            (client, replace(whole, job=job, log_id=log_id, substreams=tuple(part)))
+            for (client, job), log_id, part in zip(shards, log_ids, parts, strict=True)
+        ]
 
     def watch(
         self, job: str, after: Position | None = None, segments: Sequence[str] = (), scopes: Sequence[str] = ()

@@ -18,7 +18,7 @@ from .reports import (
     write_report,
     write_reported,
 )
-from .values import names_of, parse, read, write, write_job_spec, write_length, write_mode
+from .values import names_of, parse, read, read_duration, write, write_job_spec, write_length, write_mode
 
 __all__ = [
     "Method",
@@ -26,6 +26,7 @@ __all__ = [
     "parse",
     "read",
     "read_command",
+    "read_duration",
     "read_ended",
     "read_event",
     "read_large_report",

@@ -240,10 +240,10 @@ def write_reported(answer: Reported) -> columns_pb2.ReportResponse:
         outcome=wire.ReportResponse.Outcome.ValueType(answer.outcome.number),
         duplicate_units=answer.duplicate_units,
         last_seq=answer.last_seq,
+        log_id=answer.log_id,
     )
     if answer.substream_ids is not None:
         response.substream_ids = pack_u8(answer.substream_ids)
-        response.log_id = answer.log_id
     return response
 
 
@@ -252,6 +252,7 @@ def read_reported(message: wire.ReportResponse) -> Reported:
         outcome=Outcome.of(message.outcome),
         duplicate_units=tuple(message.duplicate_units),
         last_seq=message.last_seq,
+        log_id=message.log_id,
     )
 
 

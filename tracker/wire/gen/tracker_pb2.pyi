@@ -1610,7 +1610,7 @@ class ReportResponse(_message.Message):
     error_message: _builtins.str
     """If REJECTED: the message for people."""
     log_id: _builtins.str
-    """The log under which the ids are valid."""
+    """The log that has taken the report; the ids are valid under it."""
     @_builtins.property
     def duplicate_units(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The units that were reported before, if only some were."""
@@ -2660,6 +2660,104 @@ class AwaitResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AwaitResponse: _TypeAlias = AwaitResponse  # noqa: Y015
+
+@_typing.final
+class AwaitThroughRequest(_message.Message):
+    """What a report sent, as far as it has to be known to follow it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    SCOPE_INDEX_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job."""
+    log_id: _builtins.str
+    """The log that answered the report."""
+    producer: _builtins.str
+    """The producer that reported."""
+    epoch: _builtins.int
+    """The report's epoch."""
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """A table of scopes."""
+
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of the substreams."""
+
+    @_builtins.property
+    def scope_index(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For each of `names`, its scope's place in `scopes`."""
+
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """How long to wait at most; absent: answer at once. A server waits at most a minute."""
+
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        log_id: _builtins.str = ...,
+        producer: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        scopes: _abc.Iterable[_builtins.str] | None = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        scope_index: _abc.Iterable[_builtins.int] | None = ...,
+        wait: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job", "log_id", b"log_id", "names", b"names", "producer", b"producer", "scope_index", b"scope_index", "scopes", b"scopes", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitThroughRequest: _TypeAlias = AwaitThroughRequest  # noqa: Y015
+
+@_typing.final
+class AwaitThroughResponse(_message.Message):
+    """How far they have come, by their places in `names`. A substream of none of these lists is through."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PENDING_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_EPOCH_FIELD_NUMBER: _builtins.int
+    waits_for_epoch: _builtins.bool
+    """The report has not taken effect: its epoch is not committed, or was revoked."""
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Something of them is in flight, or the report has not taken effect."""
+
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Not everything of them went through: they ended as EXPIRED or ABANDONED, or something of them came late."""
+
+    @_builtins.property
+    def forgotten(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """They have ended, and retention has dropped how."""
+
+    def __init__(
+        self,
+        *,
+        pending: _abc.Iterable[_builtins.int] | None = ...,
+        lost: _abc.Iterable[_builtins.int] | None = ...,
+        forgotten: _abc.Iterable[_builtins.int] | None = ...,
+        waits_for_epoch: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forgotten", b"forgotten", "lost", b"lost", "pending", b"pending", "waits_for_epoch", b"waits_for_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitThroughResponse: _TypeAlias = AwaitThroughResponse  # noqa: Y015
 
 @_typing.final
 class SegmentStatus(_message.Message):

@@ -110,6 +110,11 @@ class TrackerStub(object):
                 request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitRequest.SerializeToString,
                 response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitResponse.FromString,
                 _registered_method=True)
+        self.AwaitThrough = channel.unary_unary(
+                '/substream.tracker.v1.Tracker/AwaitThrough',
+                request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitThroughRequest.SerializeToString,
+                response_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitThroughResponse.FromString,
+                _registered_method=True)
         self.Subscribe = channel.unary_unary(
                 '/substream.tracker.v1.Tracker/Subscribe',
                 request_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.SubscribeRequest.SerializeToString,
@@ -309,6 +314,16 @@ class TrackerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AwaitThrough(self, request, context):
+        """Answers when nothing is in flight any more of the substreams that a report named, as far as it had taken effect
+        before, or after `wait` with those of which something is. Ask again for these, and only these: each has to be through
+        once, not all of them at the same moment. Changes nothing. Refused with `LOG_CHANGED` (the report may be lost),
+        `UNKNOWN_PRODUCER`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Subscribe(self, request, context):
         """Makes a durable reader of a job's events: those that its filter lets through are kept until it has acknowledged
         them, whatever the job's retention. With the same filter it changes nothing but the bounds; with another, the filter
@@ -487,6 +502,11 @@ def add_TrackerServicer_to_server(servicer, server):
                     servicer.Await,
                     request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitRequest.FromString,
                     response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitResponse.SerializeToString,
+            ),
+            'AwaitThrough': grpc.unary_unary_rpc_method_handler(
+                    servicer.AwaitThrough,
+                    request_deserializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitThroughRequest.FromString,
+                    response_serializer=substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitThroughResponse.SerializeToString,
             ),
             'Subscribe': grpc.unary_unary_rpc_method_handler(
                     servicer.Subscribe,
@@ -955,6 +975,33 @@ class Tracker(object):
             '/substream.tracker.v1.Tracker/Await',
             substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitRequest.SerializeToString,
             substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AwaitThrough(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/substream.tracker.v1.Tracker/AwaitThrough',
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitThroughRequest.SerializeToString,
+            substream_dot_tracker_dot_v1_dot_tracker__pb2.AwaitThroughResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -116,6 +116,12 @@ class TrackerStub:
     substreams that nobody has named yet, too. Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`) if the end time is
     closed and what there was is forgotten.
     """
+    AwaitThrough: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.AwaitThroughRequest, _tracker_pb2.AwaitThroughResponse]
+    """Answers when nothing is in flight any more of the substreams that a report named, as far as it had taken effect
+    before, or after `wait` with those of which something is. Ask again for these, and only these: each has to be through
+    once, not all of them at the same moment. Changes nothing. Refused with `LOG_CHANGED` (the report may be lost),
+    `UNKNOWN_PRODUCER`.
+    """
     Subscribe: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.SubscribeRequest, _tracker_pb2.SubscribeResponse]
     """Makes a durable reader of a job's events: those that its filter lets through are kept until it has acknowledged
     them, whatever the job's retention. With the same filter it changes nothing but the bounds; with another, the filter
@@ -236,6 +242,12 @@ class TrackerAsyncStub(TrackerStub):
     """Answers when a substream has ended on a segment, at once if it has already. Set a deadline: it waits for
     substreams that nobody has named yet, too. Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`) if the end time is
     closed and what there was is forgotten.
+    """
+    AwaitThrough: _aio.UnaryUnaryMultiCallable[_tracker_pb2.AwaitThroughRequest, _tracker_pb2.AwaitThroughResponse]  # type: ignore[assignment]
+    """Answers when nothing is in flight any more of the substreams that a report named, as far as it had taken effect
+    before, or after `wait` with those of which something is. Ask again for these, and only these: each has to be through
+    once, not all of them at the same moment. Changes nothing. Refused with `LOG_CHANGED` (the report may be lost),
+    `UNKNOWN_PRODUCER`.
     """
     Subscribe: _aio.UnaryUnaryMultiCallable[_tracker_pb2.SubscribeRequest, _tracker_pb2.SubscribeResponse]  # type: ignore[assignment]
     """Makes a durable reader of a job's events: those that its filter lets through are kept until it has acknowledged
@@ -444,6 +456,18 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         """Answers when a substream has ended on a segment, at once if it has already. Set a deadline: it waits for
         substreams that nobody has named yet, too. Refused with `EVENTS_EXPIRED` (`OUT_OF_RANGE`) if the end time is
         closed and what there was is forgotten.
+        """
+
+    @_abc_1.abstractmethod
+    def AwaitThrough(
+        self,
+        request: _tracker_pb2.AwaitThroughRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tracker_pb2.AwaitThroughResponse, _abc.Awaitable[_tracker_pb2.AwaitThroughResponse]]:
+        """Answers when nothing is in flight any more of the substreams that a report named, as far as it had taken effect
+        before, or after `wait` with those of which something is. Ask again for these, and only these: each has to be through
+        once, not all of them at the same moment. Changes nothing. Refused with `LOG_CHANGED` (the report may be lost),
+        `UNKNOWN_PRODUCER`.
         """
 
     @_abc_1.abstractmethod
