@@ -11,7 +11,9 @@ import subprocess
 import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +38,8 @@ pytestmark = [
 DEFINITIONS = """
     from pathlib import Path
 
-    from dagster import Definitions, DefaultSensorStatus, job, op
+    from dagster import AssetSpec, Definitions, DefaultSensorStatus, StaticPartitionsDefinition, job, op
+    from substream_tracker_dagster.completeness import completeness_check
     from substream_tracker_dagster.sensor import substream_sensor
 
     @op(config_schema={"name": str, "elements": int})
@@ -59,7 +62,25 @@ DEFINITIONS = """
         default_status=DefaultSensorStatus.RUNNING,
     )
 
-    definitions = Definitions(jobs=[billing], sensors=[ended])
+    partitions = StaticPartitionsDefinition(["JFK|1", "LGA|1", "LGA|2"])
+    noted = substream_sensor(
+        "expected",
+        ["raw"],
+        name="noted",
+        address="%(address)s",
+        reasons=["COMPLETE", "THRESHOLD", "ABANDONED"],
+        asset="days",
+        partition_key=lambda end: f"{end['scope']}|{end['name']}",
+        minimum_interval_seconds=1,
+        default_status=DefaultSensorStatus.RUNNING,
+    )
+
+    definitions = Definitions(
+        assets=[AssetSpec("days", partitions_def=partitions)],
+        asset_checks=[completeness_check("days")],
+        jobs=[billing],
+        sensors=[ended, noted],
+    )
 """
 RUNS = """
 import json
@@ -67,6 +88,25 @@ from dagster import DagsterInstance
 
 runs = DagsterInstance.get().get_runs()
 print(json.dumps([[run.tags["substream-tracker/name"], run.tags["dagster/run_key"], run.status.name] for run in runs]))
+"""
+CHECKS = """
+import json
+from dagster import AssetCheckEvaluation, AssetCheckKey, AssetKey, DagsterInstance
+
+instance = DagsterInstance.get()
+records = instance.event_log_storage.get_asset_check_execution_history(AssetCheckKey(AssetKey("days"), "complete"), 100)
+checks = [each.evaluation for each in reversed(records) if isinstance(each.evaluation, AssetCheckEvaluation)]
+numbers = [[each.metadata[name].value for name in ("elements", "expected")] for each in checks]
+shown = {each.partition or "": [each.passed, each.description, *has] for each, has in zip(checks, numbers)}
+print(json.dumps([shown, sorted(instance.get_materialized_partitions(AssetKey("days")))]))
+"""
+CHECK = """
+from dagster import DagsterInstance
+from definitions import definitions
+
+job = definitions.resolve_implicit_global_asset_job_def()
+result = job.execute_in_process(instance=DagsterInstance.get())
+assert result.success
 """
 
 
@@ -103,18 +143,29 @@ class Dagster:
 
     def runs(self) -> dict[str, str]:
         """The states of all runs, by the name of the substream. No substream has two."""
-        out = subprocess.run(
-            [HOME / "bin" / "python", "-c", RUNS], env=self._environment, check=True, capture_output=True, text=True
-        )
-        runs = json.loads(out.stdout.splitlines()[-1])
+        runs = self._look(RUNS)
         states = {name: state for name, _, state in runs}
         assert len(states) == len(runs), runs
         return states
+
+    def checks(self) -> Any:
+        """The newest evaluation of the asset's check for each partition, and the partitions that are there."""
+        return self._look(CHECKS)
+
+    def launch_check(self) -> None:
+        """Runs the check itself, which the sensor has evaluated."""
+        subprocess.run([HOME / "bin" / "python", "-c", CHECK], env=self._environment, check=True, cwd=self.directory)
 
     def billed(self) -> list[str]:
         """What the runs have been given."""
         file = self.directory / "billed"
         return sorted(file.read_text().splitlines()) if file.exists() else []
+
+    def _look(self, program: str) -> Any:
+        out = subprocess.run(
+            [HOME / "bin" / "python", "-c", program], env=self._environment, check=True, capture_output=True, text=True
+        )
+        return json.loads(out.stdout.splitlines()[-1])
 
     @property
     def log(self) -> str:
@@ -156,3 +207,40 @@ def test_each_end_starts_one_run_while_processes_are_killed(server: Server, dags
         end("4")
         dagster.start()
         eventually(lambda: have_run("1", "2", "3", "4"))
+
+
+def test_each_end_is_a_partition_whose_check_shows_how_many(server: Server, dagster: Dagster) -> None:
+    with TrackerClient(server.address) as client:
+        enough = {"threshold": 0.8, "threshold_after": timedelta(milliseconds=100)}
+        client.define_job(spec("expected", fronts=["gate"], **enough))
+        gate = client.open_producer("expected", "gate", "r1")
+
+        def send(scope: str, name: str, elements: int) -> None:
+            report = gate.epoch()
+            report.expect("gate", "raw", scope, name, 20)
+            for label in range(1, elements + 1):
+                report.sent("raw", scope, name, label)
+                report.received("raw", scope, name, label)
+            report.report(commit=True)
+
+        whole, most = "COMPLETE, 20 of 20 elements", "THRESHOLD, 16 of 20 elements"
+        assert dagster.checks() == [{}, []]  # the daemon and this would make the instance's tables at the same time
+        dagster.start()
+        send("JFK", "1", 20)
+        eventually(lambda: dagster.checks() == [{"JFK|1": [True, whole, 20, 20]}, ["JFK|1"]])
+        dagster.kill()
+        send("LGA", "1", 16)
+        client.wait_for_end("expected", "raw", "LGA", "1")
+        send("LGA", "2", 3)
+        client.abandon("expected", "LGA", "2")
+        dagster.start()
+        given_up = "ABANDONED, 3 of 20 elements"
+        found = {
+            "JFK|1": [True, whole, 20, 20],
+            "LGA|1": [False, most, 16, 20],
+            "LGA|2": [False, given_up, 3, 20],
+        }
+        eventually(lambda: dagster.checks() == [found, ["JFK|1", "LGA|1", "LGA|2"]])
+        assert dagster.runs() == {}
+        dagster.launch_check()
+        assert dagster.checks()[0] == found | {"": found["LGA|2"]}

@@ -116,4 +116,6 @@ def _fields(event: Event) -> dict[str, Any]:
         "time": event.at.isoformat(),
         **asdict(event.kind),
         "reason": event.kind.reason.name,
+        "account": event.kind.account,
+        "complete": not event.kind.incompleteness,
     }
