@@ -14,13 +14,12 @@ from tests.checker.answering import Answering
 from tests.checker.clients import Committer, in_threads
 from tests.checker.flow import Flow
 from tests.checker.history import History
-from tests.checker.readers import Reader, Watcher, seen
+from tests.checker.readers import Reader, Watcher, see_all, seen
 from tests.model.lines import event_of
 from tracker.client import TrackerClient
 
 _PATIENCE_S: Final = (1.5, 4.0, 30.0)  # for which the clients of a group repeat a call
 _PATIENT_S: Final = 600.0
-_LOOK_S: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -182,14 +181,7 @@ class Crowd:
                     pass
                 committers[0].work(range(epochs, committers[0].flow.last(0) + 1), gives_up)
                 is_committed.set()
-                status = None
-                while not gives_up() and status is None:  # then watchers have to see all events
-                    status = reader.call("status", lambda: seen(reader.client.job(reader.flow.job)))
-                    if status is None:
-                        committers[0].define()  # the whole job may be lost, and nobody has to report any more
-                last = 0 if status is None else status["last_seq"]
-                while not gives_up() and min(each.seq for each in watchers) < last:
-                    time.sleep(_LOOK_S)
+                see_all(reader, watchers, committers[0].define, gives_up)
             finally:
                 done.set()
 

@@ -59,12 +59,12 @@ def judge(operations: Sequence[Operation], stuck: Sequence[str] = ()) -> Verdict
 
 
 def unaccepted(job: str, operations: Sequence[Operation], accepted: Sequence[float]) -> list[Finding]:
-    """A log that has got another id, as after a loss, while no operator has accepted one."""
+    """A log that has got another id, or is gone in the end, as after a loss, while no operator has accepted one."""
     first: dict[str, Operation] = {}
     for operation in sorted(operations, key=lambda op: op.began):
-        if operation.outcome == "ok" and operation.answer.get("log_id"):
+        if operation.outcome == "ok" and (operation.answer.get("log_id") or operation.kind == "final"):
             first.setdefault(operation.answer["log_id"], operation)
-    text = f"the log of {job} has another id, and nobody has accepted a loss"
+    text = f"the log of {job} has another id, or is gone, and nobody has accepted a loss"
     return [
         Finding("a loss that nobody accepted", text, (before, after))
         for before, after in pairwise(first.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -84,11 +84,12 @@ class Reader(Client):
             self.random.choice([self.status, self.status, self.list, self._await])()
             self.pause()
 
-    def status(self) -> None:
-        """Looks at the job."""
+    def status(self) -> dict[str, Any] | None:
+        """Looks at the job; None: there was no answer, or there is no job."""
         answer = self.call("status", lambda: seen(self.client.job(self.flow.job)))
         if answer is not None:
             self._newest = answer["last_seq"]
+        return answer
 
     def list(self) -> None:
         """Reads some events."""
@@ -113,6 +114,22 @@ class Reader(Client):
                 return {"body": None}
 
         self.call("await", work, **asked)
+
+
+def see_all(
+    reader: Reader, watchers: Sequence[Watcher], define: Callable[[], object], is_stopped: Callable[[], bool]
+) -> None:
+    """Waits until watchers have seen all events of a job to which nobody reports any more.
+
+    Events, or the whole job, may be lost meanwhile: then there are fewer to see, or the job is defined again.
+    """
+    while not is_stopped():
+        status = reader.status()
+        if status is None:
+            define()
+        elif min(each.seq for each in watchers) >= status["last_seq"]:
+            return
+        reader.pause()
 
 
 def seen(status: JobStatus) -> dict[str, Any]:

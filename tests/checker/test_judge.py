@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from tests.checker.flow import Flow, parts
 from tests.checker.history import Operation, read, recorded
 from tests.checker.judge import judge
+from tests.checker.readers import see_all
 from tests.model.lines import JOB, Driver
 from tracker.core import Tracker
 
@@ -185,6 +188,11 @@ def with_a_loss_that_nobody_accepted(operations: list[Operation]) -> None:
     operations.append(Operation("nemesis", "fault", "", 0.0, {"fault": "older redis"}, 1e6, "ok", {"lost": 3}))
 
 
+def with_a_job_that_is_gone(operations: list[Operation]) -> None:
+    of(operations, "final")[0].answer.update(log_id="", events=[], times=[])
+    operations.append(Operation("nemesis", "fault", "", 0.0, {"fault": "older redis"}, 1e6, "ok", {"lost": 3}))
+
+
 def with_a_refusal(operations: list[Operation]) -> None:
     commit = of(operations, "commit")[2]
     operations.append(replace(commit, outcome="refused", answer={"reason": "UNKNOWN_JOB"}))
@@ -220,6 +228,7 @@ def with_time_that_goes_back(operations: list[Operation]) -> None:
         (with_another_log, "another log without a loss"),
         (with_a_loss_that_nobody_is_told, "loss without another log"),
         (with_a_loss_that_nobody_accepted, "a loss that nobody accepted"),
+        (with_a_job_that_is_gone, "a loss that nobody accepted"),
         (with_a_refusal, "refused with UNKNOWN_JOB"),
         (with_two_leaders, "two leaders"),
         (with_time_that_goes_back, "time goes back"),
@@ -267,6 +276,20 @@ def test_after_a_loss_an_epoch_may_count_by_its_first_part() -> None:
     assert {finding.kind for finding in judge(operations).findings} == {"not what the model has"}
     operations.append(Operation("nemesis", "fault", "", 0.0, {"fault": "older redis"}, 1e6, "ok", {"lost": 3}))
     assert not judge(operations).findings
+
+
+def test_a_job_that_is_lost_before_all_was_seen_is_defined_again() -> None:
+    steps = iter([(140, 137), (None, 137), (2, 0), (2, 2)])  # what the job's status and a watcher have
+    watcher, defined = SimpleNamespace(seq=0), list[int]()
+
+    def status() -> dict[str, int] | None:
+        last, watcher.seq = next(steps)
+        return None if last is None else {"last_seq": last}
+
+    reader = SimpleNamespace(status=status, pause=lambda: None)
+    turns = count()
+    see_all(reader, [watcher], lambda: defined.append(watcher.seq), lambda: next(turns) > 9)  # type: ignore[arg-type, list-item]
+    assert (defined, [*steps]) == ([137], [])
 
 
 def test_a_history_is_the_same_in_its_file(tmp_path: Path) -> None:
