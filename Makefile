@@ -99,7 +99,12 @@ test-slow: $(CLASSES) #- the long simulations and failure runs
 	@.cache/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e . -e integrations/$*
 	@touch $@
 
-integrations: $(STAMP) .cache/airflow/.installed .cache/dagster/.installed #- the packages for orchestrators, in a real Airflow and a real Dagster
+.cache/dbt/.installed: .cache/%/.installed: requirements/%.txt
+	@test -x .cache/$*/bin/python || $(PYTHON) -m venv .cache/$*
+	@.cache/$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$*.txt
+	@touch $@
+
+integrations: $(STAMP) $(addprefix .cache/,$(addsuffix /.installed,airflow dagster dbt)) #- the packages for orchestrators, in a real Airflow, Dagster and dbt
 	@$(PYTEST) tests/integrations
 
 test-bounds: $(STAMP) #- the client with the lowest and the highest versions of what it needs
