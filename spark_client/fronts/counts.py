@@ -7,7 +7,8 @@ there, of silent tenants, too, and a restart has nothing to find out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,11 +17,13 @@ from pyspark.sql import SparkSession
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.front import AT_ONCE, Front, GivenCounts, Group, LiveFront, OpenRun, Promises, Rows
+from spark_client.fronts.timetable import count_of
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Ability, Substream
 from tracker.client import Expected, Finish, Frontier
 from tracker.contract.commands import CommitPromise
 
+HowManyParts: TypeAlias = int | str | Collection[str] | None
 Count: TypeAlias = tuple[int, bool]  #: how many rows, and whether it takes the place of another number
 
 
@@ -34,6 +37,82 @@ class Found(NamedTuple):
 
     counts: Mapping[Substream, int]
     through: datetime | date | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts in which a load comes, such as one of each host: its substream is closed when all of them are there.
+
+    Args:
+        part: the field, or column of a path, that names the part; None: a load is one part.
+        all: how many parts there are, their names, or the field that has the number.
+        front: the kind of front, for messages.
+
+    Raises:
+        UsageError: one was given without the other, there are none, or a name is there twice.
+    """
+
+    part: str | None
+    all: HowManyParts
+    front: str
+
+    def __post_init__(self) -> None:
+        none = self.all is not None and not (self.all > 0 if isinstance(self.all, int) else self.all)
+        if (self.part is None) != (self.all is None) or none or len({*self.names}) < len(self.names):
+            raise UsageError(
+                f"{self.front}: give part='host', which names a part, and parts= together: how many there are, a list "
+                "of their names, or the field that has the number"
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parts, if these were given."""
+        return [] if self.all is None or isinstance(self.all, int | str) else [str(each) for each in self.all]
+
+    @property
+    def keys(self) -> list[str]:
+        """The fields that have the part, and how many there are."""
+        return [key for key in (self.part, self.all) if isinstance(key, str)]
+
+    def of(self, values: Mapping[str, Any], place: str) -> tuple[str, int]:
+        """Return the part that an entry is of, and how many it names.
+
+        Args:
+            values: the fields of the entry, or the columns of its path.
+            place: where the entry is, for messages.
+
+        Raises:
+            UsageError: it is none of them, or the number is none.
+        """
+        part = "" if self.part is None else str(values[self.part])
+        if isinstance(self.all, str):
+            number = count_of(values[self.all])
+            if not isinstance(number, int):
+                raise UsageError(f"{place}: {self.all!r} is {number!r}: write the number of parts")
+            return part, number
+        if self.names and part not in self.names:
+            raise UsageError(
+                f"{place}: part {part!r} is none of {self.front}(parts={self.names}): add it there, and start the "
+                "query again"
+            )
+        return part, self.all if isinstance(self.all, int) else max(1, len(self.names))
+
+    def are_all(self, substream: Substream, found: Mapping[str, int]) -> bool:
+        """Return whether all parts of a substream are there.
+
+        Args:
+            found: how many there are, by each part that is there.
+
+        Raises:
+            UsageError: there are more.
+        """
+        wanted = max(found.values())
+        if len(found) > wanted:
+            raise UsageError(
+                f"{self.front}: {substream.name!r} of scope {substream.scope!r} has {len(found)} parts, "
+                f"{sorted(found)}, and was to have {wanted}: give parts= as many as there are"
+            )
+        return len(found) == wanted
 
 
 class ByCount(Front):

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
-from spark_client.fronts.counts import LiveCounts
+from spark_client.fronts.counts import HowManyParts, LiveCounts, Parts
 from spark_client.fronts.front import SourceRows
-from spark_client.fronts.load_files import ByFiles, HowManyParts, LiveFiles, Parts, Portion, ReadFiles, reason_of
+from spark_client.fronts.load_files import ByFiles, LiveFiles, Portion, ReadFiles, reason_of
 from spark_client.fronts.timetable import count_of
 from spark_client.spark_internals.checkpoints import FilesRead
 from spark_client.storage.directories import local_pattern

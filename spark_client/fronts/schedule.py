@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.errors import UsageError
 from spark_client.fronts import timetable
-from spark_client.fronts.counts import ByCount, Found, LiveCounts
+from spark_client.fronts.counts import ByCount, Found, HowManyParts, LiveCounts, Parts
 from spark_client.fronts.front import Rows, SourceRows
+from spark_client.windows.substreams import Substream
 
 
 class Counts(NamedTuple):
@@ -44,6 +46,10 @@ class Schedule(ByCount):
             and an exact watermark (`with_watermark`) moves. None: yes for a list or a DataFrame, no for a function.
         revise: a count that was given before as another number takes its place, while its substream is open. Without,
             another number is refused.
+        part: the column that names the part of a substream which a count is of, such as an uploader; of tuples the last
+            value, or the one before the number of parts. `Tracking.expect` gives whole counts.
+        parts: how many parts a substream has, their names, or the column that has the number, of which the greatest
+            holds. Their counts are added up when all of them are there; a part that comes twice alike is one.
         refresh: seconds between two calls of the function.
 
     >>> Schedule([("JFK", date(2013, 1, 1), 297), ("LGA", date(2013, 1, 1), 240)])             # doctest: +SKIP
@@ -59,9 +65,12 @@ class Schedule(ByCount):
         *,
         complete: bool | None = None,
         revise: bool = False,
+        part: str | None = None,
+        parts: HowManyParts = None,
         refresh: float = 1.0,
     ) -> None:
         super().__init__(revise, refresh)
+        self._parts = Parts(part, parts, "Schedule")
         self.read_counts = expected if callable(expected) else None
         # A list, since another source may take the same schedule: an iterator gives its rows once.
         listed = () if callable(expected) else expected
@@ -77,8 +86,45 @@ class Schedule(ByCount):
         super().bind(source)
         self.table = {}  # of this source alone
         if self.read_counts is None:
-            self.table = timetable.read(source.rows.sparkSession, self._expected, source.rule)
+            self.table, _ = self.totals(source.rows.sparkSession, self._expected)
         self._expected = ()  # a table is of the session
+
+    def totals(self, spark: SparkSession, rows: Rows) -> tuple[dict[Substream, int], bool]:
+        """Return the counts of substreams of which all parts are there, and whether these are all that rows name.
+
+        Raises:
+            UsageError: a part has two counts, or more parts come than were to; or parts are missing of what was said
+                to be complete.
+        """
+        if not self._parts.keys:
+            return timetable.read(spark, rows, self.rule), True
+        counts: dict[Substream, int] = {}
+        found = timetable.by_part(spark, rows, self.rule, self._parts.keys)
+        for substream, given in found.items():
+            by_part: dict[str, tuple[int, int]] = {}
+            for count, values in given:
+                part, number = self._part(substream, values)
+                before, most = by_part.get(part, (count, number))
+                if before != count:
+                    raise UsageError(
+                        f"Schedule: part {part!r} of {substream.name!r} of scope {substream.scope!r} has {before} and "
+                        f"{count} rows: give it one count"
+                    )
+                by_part[part] = count, max(most, number)
+            numbers = {part: number for part, (_, number) in by_part.items()}
+            if self._parts.are_all(substream, numbers):
+                counts[substream] = sum(count for count, _ in by_part.values())
+            elif self.complete:
+                raise UsageError(
+                    f"Schedule: {substream.name!r} of scope {substream.scope!r} has {sorted(by_part)} of "
+                    f"{max(numbers.values())} parts, and its table is complete: add the others, or give complete=False"
+                )
+        return counts, len(counts) == len(found)
+
+    def _part(self, substream: Substream, values: dict[str, Any]) -> tuple[str, int]:
+        if None in values.values():
+            raise UsageError(f"Schedule: a row of {substream.name!r} of scope {substream.scope!r} has a null: {values}")
+        return self._parts.of(values, "Schedule")
 
     def live(self, spark: SparkSession) -> LiveCounts:
         return LiveCounts(self, spark) if self.read_counts is None else _LiveFunction(self, spark)
@@ -95,4 +141,5 @@ class _LiveFunction(LiveCounts):
         given = self.front.read_counts()
         counts = given if isinstance(given, Counts) else Counts(given)
         rows = counts.rows if isinstance(counts.rows, DataFrame) else list(counts.rows)
-        return Found(timetable.read(self._spark, rows, self._rule), counts.through)
+        found, whole = self.front.totals(self._spark, rows)
+        return Found(found, counts.through if whole else None)  # a part that is missing is not covered by it

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import session_zone, text_of
+from spark_client.columns import quoted, session_zone, text_of
 from spark_client.errors import UsageError
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import LONGEST
@@ -35,7 +35,7 @@ _AS_TEXT: Final = {
     "date": re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}"),
     **dict.fromkeys(_INTEGERS, _WHOLE),
 }
-_Row = tuple[Any, Any, Any]  #: scope or None, end in microseconds or name, count
+_Row = tuple[Any, Any, Any, Sequence[Any]]  #: scope or None, end in microseconds or name, count, what it has beside
 
 
 def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams) -> dict[Substream, int]:
@@ -51,7 +51,7 @@ def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rul
             number of rows.
     """
     due: dict[Substream, int] = {}
-    for substream, count in _listed(spark, expected, rule):
+    for substream, count, _ in _listed(spark, expected, rule):
         if substream in due:
             raise UsageError(
                 f"Schedule names the substream {substream.name!r} of scope {substream.scope!r} twice: give one count"
@@ -63,24 +63,49 @@ def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rul
 def added_up(spark: SparkSession, expected: Iterable[Sequence[Any]], rule: Substreams) -> dict[Substream, int]:
     """Return the same of rows that may be of one substream: their counts are added up."""
     due: dict[Substream, int] = {}
-    for substream, count in _listed(spark, expected, rule):
+    for substream, count, _ in _listed(spark, expected, rule):
         due[substream] = due.get(substream, 0) + count
     return due
 
 
+def by_part(
+    spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams, fields: Sequence[str]
+) -> dict[Substream, list[tuple[int, dict[str, Any]]]]:
+    """Return the counts of each substream, each with some fields of its row, such as its part.
+
+    Args:
+        fields: columns of a DataFrame; of tuples, their last values.
+    """
+    if isinstance(expected, DataFrame):
+        if missing := [field for field in fields if field not in expected.columns]:
+            raise UsageError(f"Schedule: its table has no column {missing[0]!r}, only {expected.columns}")
+        own = [each for each in expected.columns if each not in fields]
+        expected = expected.select(*map(quoted, [*own, *fields]))
+    due: dict[Substream, list[tuple[int, dict[str, Any]]]] = {}
+    for substream, count, values in _listed(spark, expected, rule, fields):
+        due.setdefault(substream, []).append((count, dict(zip(fields, values, strict=True))))
+    return due
+
+
 def _listed(
-    spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams
-) -> list[tuple[Substream, int]]:
-    """Return the substream and the count of each row."""
-    rows = _of_table(expected, rule) if isinstance(expected, DataFrame) else _of_values(spark, expected, rule)
+    spark: SparkSession,
+    expected: DataFrame | Iterable[Sequence[Any]],
+    rule: Substreams,
+    fields: Sequence[str] = (),
+) -> list[tuple[Substream, int, Sequence[Any]]]:
+    """Return the substream and the count of each row, and what it has beside."""
+    if isinstance(expected, DataFrame):
+        rows = _of_table(expected, rule, fields)
+    else:
+        rows = _of_values(spark, expected, rule, fields)
     listed = []
-    for scope, key, count in rows:
+    for scope, key, count, beside in rows:
         if key is None or (rule.scope is not None and scope is None) or count is None:
             raise UsageError(
                 f"Schedule: a row of it ({scope!r}, {key!r}, {count!r}) has a null, or a time more than 73,000 years "
                 "from 1970, or a time zone that Spark does not have: drop it, or give it values"
             )
-        listed.append((rule.substream(scope, key), _whole(count)))
+        listed.append((rule.substream(scope, key), _whole(count), beside))
     return listed
 
 
@@ -91,8 +116,8 @@ def _whole(count: Any) -> int:
     raise UsageError(f"Schedule: a count of rows is an integer, 0 or more, not {count!r}")
 
 
-def _checked(width: int, rule: Substreams, columns: object) -> None:
-    wanted = _columns(rule)
+def _checked(width: int, rule: Substreams, fields: Sequence[str], columns: object) -> None:
+    wanted = [*_columns(rule), *fields]
     if width != len(wanted):
         raise UsageError(f"Schedule takes rows of ({', '.join(wanted)}), not of {width} columns: {columns}")
 
@@ -105,16 +130,18 @@ def _columns(rule: Substreams) -> list[str]:
 # ---------------------------------------------------------------- tables
 
 
-def _of_table(table: DataFrame, rule: Substreams) -> list[_Row]:
-    _checked(len(table.columns), rule, table.columns)
+def _of_table(table: DataFrame, rule: Substreams, fields: Sequence[str]) -> list[_Row]:
+    _checked(len(table.columns), rule, fields, table.columns)
     # By their places: a name may be there twice, or have a dot.
-    named = table.toDF(*_columns(rule))
+    beside = [f"_beside_{number}" for number in range(len(fields))]
+    named = table.toDF(*_columns(rule), *beside)
     types = {field.name: field.dataType.simpleString() for field in named.schema.fields}
     if types["count"] not in _INTEGERS:
         raise UsageError(f"Schedule: the counts of rows are {types['count']}: cast them to bigint")
     scope = F.lit("") if rule.scope is None else _text(named, "scope", rule.scope_type)
     key = rule.scheduled(_Table(named))
-    return [(row[0], row[1], row[2]) for row in named.select(scope, key, F.col("count").cast("bigint")).collect()]
+    found = named.select(scope, key, F.col("count").cast("bigint"), *beside).collect()
+    return [(row[0], row[1], row[2], row[3:]) for row in found]
 
 
 @dataclass(frozen=True)
@@ -167,10 +194,12 @@ def _check_day(rule: Windows) -> None:
 # ---------------------------------------------------------------- values of Python
 
 
-def _of_values(spark: SparkSession, values: Iterable[Sequence[Any]], rule: Substreams) -> list[_Row]:
+def _of_values(
+    spark: SparkSession, values: Iterable[Sequence[Any]], rule: Substreams, fields: Sequence[str]
+) -> list[_Row]:
     rows = [tuple(row) for row in values]
     for row in rows:
-        _checked(len(row), rule, row)
+        _checked(len(row), rule, fields, row)
     if not rows:
         return []
     scopes = (
@@ -178,11 +207,12 @@ def _of_values(spark: SparkSession, values: Iterable[Sequence[Any]], rule: Subst
         if rule.scope is not None
         else [None] * len(rows)
     )
+    own = len(_columns(rule))
     place = _columns(rule).index("when")
     times = [row[place] for row in rows]
-    zones = [row[-1] if rule.zoned else None for row in rows]
+    zones = [row[own - 1] if rule.zoned else None for row in rows]
     keys = rule.scheduled(_Values(spark, times, zones))
-    return [(scope, key, row[place + 1]) for scope, key, row in zip(scopes, keys, rows, strict=True)]
+    return [(scope, key, row[place + 1], row[own:]) for scope, key, row in zip(scopes, keys, rows, strict=True)]
 
 
 @dataclass(frozen=True)
