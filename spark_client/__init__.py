@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from spark_client.destinations.file_channel import FileChannel
     from spark_client.destinations.iceberg import IcebergTable
     from spark_client.destinations.kafka_channel import KafkaChannel
+    from spark_client.destinations.lake_channel import LakeChannel
     from spark_client.destinations.sink import Sink
     from spark_client.destinations.table import Table, Tables, epochs_table
     from spark_client.destinations.table_channel import TableChannel, channel_tables
@@ -90,6 +91,7 @@ __all__ = [
     "KafkaChannel",
     "KeyedResults",
     "KeyedWriter",
+    "LakeChannel",
     "Manifests",
     "Marks",
     "NativeWriter",
@@ -157,6 +159,7 @@ _ORIGINS: Final = {
     "Frontier": "fronts.frontier:BoundedOutOfOrderness",
     "IcebergTable": "destinations.iceberg",
     "KafkaChannel": "destinations.kafka_channel",
+    "LakeChannel": "destinations.lake_channel",
     "KeyedResults": "api.keyed",
     "KeyedWriter": "api.keyed",
     "LATE_SCHEMA": "release.quarantine",

@@ -21,6 +21,8 @@ from spark_client.columns import TRACKER, ColumnOrName, bytewise, column, names_
 from spark_client.destinations.channel import Channel, Received
 from spark_client.destinations.file_channel import FileChannel
 from spark_client.destinations.kafka_channel import KafkaChannel
+from spark_client.destinations.lake import LakeTable
+from spark_client.destinations.lake_channel import LakeChannel
 from spark_client.destinations.table_channel import TableChannel
 from spark_client.errors import UsageError
 from spark_client.fronts.front import Front, ManualFront, SourceRows
@@ -202,6 +204,19 @@ class Declarations:
         self._graph.declare(segment)
         return KafkaChannel(segment, topic, servers, self._folder(segment, path), deduplicate, options)
 
+    def lake_channel(self, segment: str, table: LakeTable, path: str | os.PathLike[str]) -> LakeChannel:
+        """Return a table of Delta or Iceberg between two queries. Its rows stay: readers of the lake may use them.
+
+        Args:
+            table: a `DeltaTable` or an `IcebergTable`, this channel's alone. The first batch creates it.
+            path: a directory of the channel's own, for its outbox and what it announces, that both queries see.
+
+        >>> clean = tracking.lake_channel(                                                    # doctest: +SKIP
+        ...     "clean", DeltaTable("s3a://lake/clean"), "s3a://lake/_clean")
+        """
+        self._graph.declare(segment)
+        return LakeChannel(segment, table, self._folder(segment, path))
+
     def _folder(self, segment: str, path: str | os.PathLike[str]) -> Folder:
         return folder_of(self._tracking.spark, path, f"the path of channel {segment!r},")
 
@@ -209,7 +224,7 @@ class Declarations:
         """Receive rows that another query has sent into a channel.
 
         Args:
-            channel: of `channel`, `table_channel` or `kafka_channel`.
+            channel: of `channel`, `lake_channel`, `table_channel` or `kafka_channel`.
             max_epochs_per_trigger: at most so many of the sender's epochs in a batch; None: a thousand.
                 Kafka's batches are bounded by the channel's options instead.
 

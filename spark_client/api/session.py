@@ -240,6 +240,7 @@ class Tracking:
     source = _by("_declarations", Declarations.source)
     channel = _by("_declarations", Declarations.channel)
     table_channel = _by("_declarations", Declarations.table_channel)
+    lake_channel = _by("_declarations", Declarations.lake_channel)
     kafka_channel = _by("_declarations", Declarations.kafka_channel)
     receive = _by("_declarations", Declarations.receive)
     release = _by("_declarations", Declarations.release)

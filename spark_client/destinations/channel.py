@@ -259,22 +259,11 @@ class Channel(ABC):
         return self._readers[layout](read(layout.schema_of_files(schema)))
 
 
-class JsonChannel(Channel):
-    """A channel whose rows travel as JSON: what JSON would alter is refused, or fails its batch.
+class OutboxChannel(Channel):
+    """A channel whose sender publishes an epoch's rows in an outbox first.
 
-    An epoch's rows are published in an outbox first, so that a replay sends those that the first attempt has computed.
+    So a replay sends those that the first attempt has computed.
     """
-
-    def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
-        jsonrows.check(self.segment, rows)
-        super().describe(rows, rule, layout)
-
-    def check_session(self, spark: SparkSession) -> None:
-        schema, _ = self.description()
-        jsonrows.check_session(spark, f"channel {self.segment!r}", schema)
-
-    def carried(self, rows: DataFrame) -> DataFrame:
-        return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
 
     def begun(self, sender: str, epoch: int) -> bool:
         return self._outbox(sender).is_published(epoch_name(epoch))
@@ -295,6 +284,21 @@ class JsonChannel(Channel):
 
     def _outbox(self, sender: str) -> Folder:
         return self.path / "outbox" / sender
+
+
+class JsonChannel(OutboxChannel):
+    """A channel whose rows travel as JSON: what JSON would alter is refused, or fails its batch."""
+
+    def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
+        jsonrows.check(self.segment, rows)
+        super().describe(rows, rule, layout)
+
+    def check_session(self, spark: SparkSession) -> None:
+        schema, _ = self.description()
+        jsonrows.check_session(spark, f"channel {self.segment!r}", schema)
+
+    def carried(self, rows: DataFrame) -> DataFrame:
+        return jsonrows.carried(rows, f"channel {self.segment!r}", "a step makes something else of it")
 
 
 def epoch_name(epoch: int) -> str:

@@ -37,6 +37,10 @@ class DeltaTable(LakeTable):
     raced = "DELTA_CONCURRENT"
     note_setting = "spark.databricks.delta.commitInfo.userMetadata"
 
+    def stream(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.format("delta")
+        return reader.load(self._table) if "/" in self._table else reader.table(self._table)
+
     def _create(self, rows: DataFrame) -> None:
         self._save(self._writer(rows).mode("ignore"))
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import named
 from spark_client.destinations.completeness import COMMITS, NOTE
 from spark_client.destinations.lake import LakeTable
+from spark_client.errors import UsageError
 
 WRITER: Final = ("_query", "_epoch")  #: columns that name what has written a row
 
@@ -40,6 +41,16 @@ class IcebergTable(LakeTable):
     format = "iceberg"
     raced = "Found conflicting files"
     note_setting = f"spark.sql.iceberg.snapshot-property.{NOTE}"
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        spark.catalog.refreshTable(self._table)  # a session keeps a table for half a minute
+        return super().rows(spark)
+
+    def stream(self, spark: SparkSession) -> DataFrame:  # noqa: ARG002
+        raise UsageError(
+            f"Iceberg table {self._table}: Iceberg's stream refuses the commits by which an epoch is taken once, so "
+            "Spark's own stateful operators cannot read it (with_watermark): take a DeltaTable, or a channel of files"
+        )
 
     def _create(self, rows: DataFrame) -> None:
         if not rows.sparkSession.catalog.tableExists(self._table):
@@ -77,7 +88,7 @@ class IcebergTable(LakeTable):
 
     def _snapshot(self, spark: SparkSession) -> str | None:
         """Return the table's newest snapshot; None: the table has none yet."""
-        spark.catalog.refreshTable(self._table)  # a session keeps a table for half a minute
+        spark.catalog.refreshTable(self._table)
         found = spark.table(f"{self._table}.refs").where("name = 'main'").select("snapshot_id").collect()
         return str(found[0][0]) if found else None
 

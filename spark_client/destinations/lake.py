@@ -52,6 +52,26 @@ class LakeTable(ABC):
         self._key = tuple(key)
         self._known: Completeness | None = None  # what the table has; None: not read yet
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._table!r})"
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether a row replaces the one that has its key."""
+        return bool(self._key)
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """Return the rows that the table has now."""
+        return spark.table(self._in_sql())
+
+    @abstractmethod
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """Return the rows as a stream of the format's own, each once.
+
+        Raises:
+            UsageError: the format's stream does not read what is committed here.
+        """
+
     @classmethod
     def destination(cls, to: Written) -> Destination:
         """Return the destination of ``.format(…)``."""

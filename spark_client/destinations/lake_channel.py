@@ -1,0 +1,134 @@
+"""A channel through a table of a lake: each row once, for queries and readers that share the catalog.
+
+An epoch is one commit of the table, as a sink's is: Delta or Iceberg takes it once, whoever repeats it. A small file in
+the channel's folder announces it then, and the receiver reads the announced epochs' rows from the table, which the
+format finds by their two columns `_query` and `_epoch`. A stream of the table's own would do for Delta alone, and
+serves Spark's own stateful operators there: Iceberg's refuses the commits by which an epoch is taken once.
+
+Like Kafka's, the channel has an outbox: a replay sends the rows that the first attempt has computed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from spark_client.columns import named
+from spark_client.counting.groups import files
+from spark_client.destinations.channel import OutboxChannel, epoch_name
+from spark_client.destinations.epochs import EpochStore, epochs_of
+from spark_client.destinations.iceberg import WRITER
+from spark_client.destinations.lake import LakeTable
+from spark_client.errors import UsageError
+from spark_client.plan.layouts import DerivedLayout
+from spark_client.storage.folder import Folder
+from spark_client.windows.substreams import Substreams
+
+_SENT: Final = "sent"  #: the folder of announcements
+
+
+class LakeChannel(OutboxChannel):
+    """A table of a lake as a channel, as `Tracking.lake_channel` declares it.
+
+    Args:
+        table: that the rows are written to, with their substream and label in `_tracker`; this channel's alone.
+        path: a folder of the channel's own, for its outbox and for what it announces.
+
+    Raises:
+        UsageError: rows of the table replace others.
+    """
+
+    exact = True
+
+    def __init__(self, segment: str, table: LakeTable, path: Folder) -> None:
+        super().__init__(segment, path)
+        if table.replaces:
+            raise UsageError(
+                f"channel {segment!r}: a row that replaces the one with its key would take it from the receiver: give "
+                "the table no key"
+            )
+        self._table = table
+        self._checked = False
+
+    def __repr__(self) -> str:
+        return f"LakeChannel({self.segment!r}, {self._table!r})"
+
+    # ---------------------------------------------------------------- sending
+
+    def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
+        if taken := [name for name in rows.names if name.lower() in WRITER]:
+            raise UsageError(f"channel {self.segment!r}: the column {taken[0]!r} is the channel's own: rename yours")
+        super().describe(rows, rule, layout)
+
+    def write(
+        self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
+    ) -> Folder:
+        target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
+        announced = self.path / _SENT / sender
+        if files(target).count_rows() and not announced.holds(f"{epoch_name(epoch)}.json"):
+            sent = self._in_table(published, sender, epoch)
+            if not self._checked:
+                self._table.check(sent)
+                self._checked = True
+            self._table.write(sent, sender, epoch)
+            announced.put(f"{epoch_name(epoch)}.json", {})
+        for name in self.before(sender, epoch):
+            self._outbox(sender).unpublish(name)
+        return target
+
+    def _in_table(self, rows: DataFrame, sender: str, epoch: int) -> DataFrame:
+        return rows.withColumns({WRITER[0]: F.lit(sender), WRITER[1]: F.lit(epoch).cast("bigint")})
+
+    # ---------------------------------------------------------------- receiving
+
+    def stream(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
+        return epochs_of(spark, self.segment, _Announced(self.path / _SENT), max_epochs, keep=False)
+
+    def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
+        announced: dict[str, list[int]] = {}
+        for row in batch.collect():
+            if row["sender"] is not None:
+                announced.setdefault(row["sender"], []).append(row["epoch"])
+        if not announced:
+            return None
+        writer, number = (F.col(name) for name in WRITER)
+        wanted = F.lit(False)
+        for sender, epochs in sorted(announced.items()):
+            wanted |= (writer == sender) & number.isin(epochs)
+        schema, _ = self.description()
+        return self._table.rows(batch.sparkSession).where(wanted).select(*map(named, schema.names))
+
+    def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
+        if max_epochs is not None:
+            raise UsageError(
+                f"channel {self.segment!r}: Spark's own stateful operators read the table's stream, which knows no "
+                "epochs: leave max_epochs_per_trigger out"
+            )
+        schema, _ = self.description()
+        self._table.check(self._in_table(spark.createDataFrame([], schema), "", 0))
+        return self._table.stream(spark).select(*map(named, schema.names))
+
+
+class _Announced(EpochStore):
+    """The epochs that were announced: a small file for each, in a folder for each sender."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def senders(self) -> list[str]:
+        return [name[:-1] for name in self._folder.names() if name[-1] == "/"]
+
+    def published(self, sender: str, after: int) -> list[int]:
+        numbers = (int(name.removesuffix(".json")) for name in self._folder.names(sender) if name[0].isdigit())
+        return sorted(number for number in numbers if number > after)
+
+    def discard(self, sender: str, before: int) -> None:
+        (self._folder / sender).delete(
+            f"{epoch_name(epoch)}.json" for epoch in self.published(sender, -1) if epoch < before
+        )
