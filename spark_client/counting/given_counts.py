@@ -99,7 +99,9 @@ class RecordedCounts(GivenCounts):
         self._known = {substream for each in going_on for substream in each.given}
         self._drained = self._drained_by(segment, {run.deployment, *(each.name for each in files.values())})
         self.done = {substream for each in before for substream in each.given}
-        self.taken = _taken([(each.given, self._drained.get(each.name, {})) for each in before])
+        drained = [self._drained.get(each.name, {}) for each in before]
+        self.taken = _taken([(each.given, closed) for each, closed in zip(before, drained, strict=True)])
+        self.released = _taken([(closed.keys(), closed) for closed in drained])
         self._acknowledge_at = time.monotonic() + _ACKNOWLEDGE_EVERY
 
     def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:

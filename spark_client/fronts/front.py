@@ -52,9 +52,10 @@ class Promises:
     closed: list[tuple[str, Substream]] = field(default_factory=list)
     frontiers: list[Frontier] = field(default_factory=list)
     opened: list[tuple[str, Substream]] = field(default_factory=list)
+    expected: list[Expected] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.closed or self.frontiers or self.opened)
+        return bool(self.closed or self.frontiers or self.opened or self.expected)
 
     def add_to(self, report: Report) -> None:
         """Put the promises into the report of the epoch that made them."""
@@ -64,6 +65,10 @@ class Promises:
             report.close(scope, name, end_time, front)
         for segment, (scope, name, end_time) in self.opened:
             report.add(segment, scope, name, 0, end_time=end_time)
+        for each in self.expected:
+            report.expect(
+                each.front, each.segment, each.scope, each.name, each.elements, each.end_time, revise=each.revise
+            )
 
 
 Promiser: TypeAlias = Callable[[Sequence[Group]], Promises]  #: what a front makes of groups; can be pickled
@@ -254,10 +259,12 @@ class GivenCounts(Protocol):
     Attributes:
         done: substreams whose counts were given before the last drain: they have ended.
         taken: those of them that only a drain has closed, with the elements that it released.
+        released: all substreams that only a drain has closed, whoever had given their counts, likewise.
     """
 
     done: Set[Substream]
     taken: Mapping[Substream, int]
+    released: Mapping[Substream, int]
 
     def too_late(self, substreams: Iterable[Substream]) -> list[Substream]:
         """Return those of which it was promised, when others were given, that they will not come."""

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.columns import ColumnOrName
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import ByCount, Found, HowManyParts, LiveCounts, Parts
 from spark_client.fronts.front import Rows, SourceRows
+from spark_client.fronts.in_rows import InRows
 from spark_client.windows.substreams import Substream
 
 
@@ -78,6 +80,20 @@ class Schedule(ByCount):
         # What `Tracking.expect` gives is given once; a table, or what a function reads, is given again.
         self.remembers = callable(expected) or isinstance(listed, DataFrame) or bool(self._expected)
         self.complete = complete if complete is not None else (self.remembers and not callable(expected))
+
+    @staticmethod
+    def in_rows(number: ColumnOrName, *, revise: bool = False) -> InRows:
+        """Return a front for rows that have how many rows their substream has: each is one of 16, or the first has it.
+
+        Args:
+            number: the column; null in rows that do not have it. The greatest of a substream in a batch counts.
+            revise: another number in a later batch takes its place, while the substream is open; without, that batch
+                fails.
+
+        >>> Schedule.in_rows("parts")
+        Schedule.in_rows('parts')
+        """
+        return InRows(number, revise)
 
     def __repr__(self) -> str:
         return "Schedule(<function>)" if self.read_counts is not None else "Schedule(<table>)"

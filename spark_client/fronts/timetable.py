@@ -27,13 +27,13 @@ from spark_client.windows.belonging import LONGEST
 from spark_client.windows.eventtime import DATE, DAY, INSTANT, WALL, is_zone, midnight_of
 from spark_client.windows.substreams import Substream, Substreams, Windows
 
-_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
 #: How texts of a type look that need no cast, as they are written as Spark writes them.
 _AS_TEXT: Final = {
     "string": re.compile(".*", re.DOTALL),
     "date": re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}"),
-    **dict.fromkeys(_INTEGERS, _WHOLE),
+    **dict.fromkeys(INTEGERS, _WHOLE),
 }
 _Row = tuple[Any, Any, Any, Sequence[Any]]  #: scope or None, end in microseconds or name, count, what it has beside
 
@@ -136,7 +136,7 @@ def _of_table(table: DataFrame, rule: Substreams, fields: Sequence[str]) -> list
     beside = [f"_beside_{number}" for number in range(len(fields))]
     named = table.toDF(*_columns(rule), *beside)
     types = {field.name: field.dataType.simpleString() for field in named.schema.fields}
-    if types["count"] not in _INTEGERS:
+    if types["count"] not in INTEGERS:
         raise UsageError(f"Schedule: the counts of rows are {types['count']}: cast them to bigint")
     scope = F.lit("") if rule.scope is None else _text(named, "scope", rule.scope_type)
     key = rule.scheduled(_Table(named))
@@ -263,7 +263,7 @@ def _text(table: DataFrame, name: str, kind: str, where: str = "Schedule") -> Co
         raise UsageError(f"{where}: {name!r} is {given.simpleString()}, and the source's is string: give texts")
     typed = value.try_cast(kind)
     unfit = typed.isNull()
-    if isinstance(given, T.NumericType) and kind.startswith(("decimal", *_INTEGERS)):
+    if isinstance(given, T.NumericType) and kind.startswith(("decimal", *INTEGERS)):
         unfit |= typed != value
     if found := table.where(value.isNotNull() & unfit).select(value.cast("string")).take(1):
         raise UsageError(

@@ -145,6 +145,19 @@ def partition_within(df: DataFrame, value: ColumnOrName, partitions: int, what: 
     return Condition(column(value).between(0, last), fault, sql and f"{sql} between 0 and {last}")
 
 
+def not_negative(df: DataFrame, value: ColumnOrName, what: str) -> Condition:
+    """Return the condition that a number of a row is none below 0; it may be null.
+
+    Args:
+        what: takes the number, for messages.
+    """
+    resolve(df, value, what)
+    sql = _sql(df, value)
+    called = _called(df, value) if sql else "the number"
+    holds = F.coalesce(column(value) >= 0, F.lit(True))
+    return Condition(holds, f"{called} is negative", sql and f"coalesce({sql} >= 0, true)")
+
+
 def no_revision(name: str) -> Condition:
     """Return the condition that a substream is not called as revisions are."""
     sql = f"not {quoted(name)} rlike '{_REVISION}'"
