@@ -99,12 +99,12 @@ test-slow: $(CLASSES) #- the long simulations and failure runs
 	@.cache/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e . -e integrations/$*
 	@touch $@
 
-.cache/dbt/.installed: .cache/%/.installed: requirements/%.txt
+.cache/dbt/.installed .cache/glue/.installed: .cache/%/.installed: requirements/%.txt
 	@test -x .cache/$*/bin/python || $(PYTHON) -m venv .cache/$*
 	@.cache/$*/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/$*.txt
 	@touch $@
 
-integrations: $(STAMP) $(addprefix .cache/,$(addsuffix /.installed,airflow dagster dbt)) #- the packages for orchestrators, in a real Airflow, Dagster and dbt
+integrations: $(STAMP) $(addprefix .cache/,$(addsuffix /.installed,airflow dagster dbt glue)) #- the packages for orchestrators, in a real Airflow, Dagster and dbt, with moto for Glue
 	@$(PYTEST) tests/integrations
 
 test-bounds: $(STAMP) #- the client with the lowest and the highest versions of what it needs
