@@ -56,10 +56,14 @@ class SourceReader:
         belonging = self.source.belonging
         if belonging.sets_aside:
             aggregates = {**(aggregates or {}), BAD_ROWS: belonging.number_of_bad}
-        return observe(self.df, self.source.segment, aggregates)
+        return observe(self._stamped, self.source.segment, aggregates)
 
     def native(self) -> DataFrame:
-        return self.source.tracked_for_ever(self.df)
+        return self.source.tracked_for_ever(self._stamped)
+
+    @property
+    def _stamped(self) -> DataFrame:
+        return self.df.withColumns(self.source.stamps) if self.source.stamps else self.df
 
     def places(self) -> list[tuple[str, str]]:
         return [("the source's path", path) for path in paths_read(self.df)]

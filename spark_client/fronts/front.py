@@ -185,6 +185,13 @@ class Front:
         """Return what has to hold for a row of the source, beside what its substream asks: see `belonging`."""
         return []
 
+    def stamps(self) -> dict[str, Column]:
+        """Return columns of its own that rows have from the stream to where they are tracked, by name.
+
+        Only there is the time now that of the batch, and the same if the batch is repeated.
+        """
+        return {}
+
     def bind(self, source: SourceRows) -> None:
         """Learn which source it speaks for, before anything flows."""
         self.name = source.name

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.columns import ColumnOrName, names_of
+from spark_client.columns import TRACKER, ColumnOrName, named, names_of
 from spark_client.errors import UsageError, check_choice
 from spark_client.fronts import timetable
 from spark_client.fronts.front import Front, Group, LiveFront, Partitions, Promiser, Promises, SourceRows
@@ -26,6 +26,9 @@ from tracker.lateness import Lateness, Promised, share
 
 Scopes: TypeAlias = DataFrame | Iterable[Any]  #: a column, or values
 
+Beyond: TypeAlias = Literal["count", "bad"]
+
+_NEAR = f"{TRACKER}_near"  #: whether a row is not too far ahead of its batch
 _LEARNT = "lateness"  #: the folder of notes, in the checkpoint
 _NEWEST = "_newest_0"  #: the newest time of a substream's rows in a batch
 
@@ -82,6 +85,9 @@ class BoundedOutOfOrderness(Front):
         ahead: how far beyond the machine's clock a row's time may be. One that is further ahead moves no promise, so a
             wrong clock at one device makes no honest row late: the row counts in its own window, which ends when other
             rows get there. None: every row moves it, as where times are scheduled ones.
+        beyond: what becomes of a row that is further ahead. ``"count"``: the above. ``"bad"``: it belongs to no
+            substream, so ``on_bad_rows`` of the source has it set aside, or fails the batch. The clock is that of the
+            batch's beginning, so a batch that is repeated decides alike.
         idle_after: with `per_scope`: a scope of which nothing has come for so long, while others went on, is not waited
             for: its open windows end as ``IDLE``. A rule of the job, as ``Tracking(scope_idle_after=)``. None: never.
         scopes: with `per_scope`: the scopes that there have to be, as a list, a DataFrame of one column, or a function
@@ -108,6 +114,7 @@ class BoundedOutOfOrderness(Front):
         idle_after: Duration | None = None,
         scopes: Scopes | Callable[[], Scopes] = (),
         refresh: float = 1.0,
+        beyond: Beyond = "count",
     ) -> None:
         self._allowed = allowed_delay
         self._delay = 0
@@ -126,7 +133,11 @@ class BoundedOutOfOrderness(Front):
         if not refresh > 0:
             raise UsageError(f"Frontier: refresh={refresh!r} seconds: has to be above zero")
         self.refresh = refresh if callable(scopes) else None
+        check_choice("Frontier: beyond", beyond, "count", "bad")
+        if beyond == "bad" and ahead is None:
+            raise UsageError("Frontier: beyond='bad' is about rows that are further ahead than ahead=: give that")
         self._ahead = ahead
+        self._beyond_is_bad = beyond == "bad"
         check_choice("Frontier: each", each, "batch", "run")
         self.after_runs = each == "run"
         if self.after_runs:
@@ -141,6 +152,7 @@ class BoundedOutOfOrderness(Front):
         ahead: Duration | None = "5 minutes",
         idle_after: Duration | None = None,
         scopes: Scopes | Callable[[], Scopes] = (),
+        beyond: Beyond = "count",
     ) -> MeasuredFrontier:
         """Return a front whose delay is learnt, for each scope, from how late its rows were: see `tracker.lateness`.
 
@@ -151,7 +163,7 @@ class BoundedOutOfOrderness(Front):
             target: the share of windows that are to be kept, such as ``"99.9%"``.
             ceiling: the longest delay; rows that come later break their window under any.
             floor: the shortest delay.
-            ahead: how far beyond the machine's clock a row may be to count, as of `Frontier`.
+            ahead, beyond: how far beyond the machine's clock a row may be, as of `Frontier`.
             idle_after: after how long a silent scope is not waited for, as of `Frontier`.
             scopes: that there have to be, as of `Frontier`.
 
@@ -160,7 +172,15 @@ class BoundedOutOfOrderness(Front):
 
         >>> Frontier.measured("99.9%", ceiling="1 day")                                      # doctest: +SKIP
         """
-        return MeasuredFrontier(target, ceiling, floor, ahead, idle_after, scopes)
+        return MeasuredFrontier(
+            target,
+            ceiling,
+            floor,
+            ahead=ahead,
+            idle_after=idle_after,
+            scopes=scopes,
+            beyond=beyond,
+        )
 
     @staticmethod
     def kept(spark: SparkSession, checkpoint: str | os.PathLike[str]) -> dict[str, list[Promised]]:
@@ -204,7 +224,8 @@ class BoundedOutOfOrderness(Front):
         if self._ahead is not None:
             far = durations.not_negative(source.rows.sparkSession, self._ahead, "Frontier's ahead")
             now = F.current_timestamp().cast(source.rows.select(source.time).schema[0].dataType)
-            self._time = F.when(self._time <= source.rule.micros(now) + far, self._time)
+            self._is_near = self._time <= source.rule.micros(now) + far
+            self._time = F.when(self._is_near, self._time)
 
     def texts(self, spark: SparkSession, scopes: Scopes) -> tuple[str, ...]:
         """Return scopes as the tracker has them.
@@ -219,7 +240,14 @@ class BoundedOutOfOrderness(Front):
         return names_of(self._partitions.columns)
 
     def conditions(self, rows: DataFrame) -> list[Condition]:
-        return self._partitions.conditions(rows)
+        conditions = self._partitions.conditions(rows)
+        if self._beyond_is_bad:
+            fault = f"the time is more than {self._ahead} beyond the clock"
+            conditions.append(Condition(named(_NEAR), fault, None))
+        return conditions
+
+    def stamps(self) -> dict[str, Column]:
+        return {_NEAR: self._is_near} if self._beyond_is_bad else {}
 
     @property
     def names(self) -> list[str]:
@@ -256,16 +284,8 @@ class MeasuredFrontier(BoundedOutOfOrderness):
     _longest = "Frontier.measured's ceiling"
     trusts = "no more windows than it allows get a row after its delay: a guess, by how late rows were"
 
-    def __init__(
-        self,
-        target: str,
-        ceiling: Duration,
-        floor: Duration,
-        ahead: Duration | None,
-        idle_after: Duration | None,
-        scopes: Scopes | Callable[[], Scopes],
-    ) -> None:
-        super().__init__(ceiling, per_scope=True, ahead=ahead, idle_after=idle_after, scopes=scopes)
+    def __init__(self, target: str, ceiling: Duration, floor: Duration, **of_frontier: Any) -> None:
+        super().__init__(ceiling, per_scope=True, **of_frontier)
         self._target, self._floor = target, floor
         try:
             Lateness(share(target), ceiling=0)

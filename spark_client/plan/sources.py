@@ -78,9 +78,13 @@ class Source:
 
     def _in_windows(self, rows: DataFrame, tracked: Column) -> DataFrame:
         copied = self.rule.copied(rows, self.keys[1])
-        return copied.withColumn(TRACKER, tracked).drop(*self.rule.copy)
+        return copied.withColumn(TRACKER, tracked).drop(*self.rule.copy, *self.stamps)
 
     # Made once: a column costs some calls into the JVM, which a small batch would notice.
+
+    @cached_property
+    def stamps(self) -> dict[str, Column]:
+        return self.front.stamps()
 
     @cached_property
     def _good(self) -> Column:

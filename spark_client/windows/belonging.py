@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column, is_utf8, named, quoted, resolve
+from spark_client.columns import TRACKER, ColumnOrName, column, is_utf8, named, quoted, resolve
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.errors import has_text
 from spark_client.spark_internals.plans import is_plain
@@ -97,7 +97,7 @@ class Belonging:
 
     def faulty(self, rows: DataFrame) -> DataFrame:
         """Return the bad rows of a batch, as JSON: ``data``, ``reason``."""
-        data = F.to_json(F.struct(*map(named, rows.columns)))
+        data = F.to_json(F.struct(*[named(name) for name in rows.columns if not name.startswith(TRACKER)]))
         return rows.select(data.alias("data"), self.fault.alias("reason")).where("reason is not null")
 
     def refusal(self, rows: DataFrame, segment: str) -> TrackingError | None:
