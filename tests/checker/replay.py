@@ -46,7 +46,8 @@ def marker(body: Body) -> Epoch | None:
 
 def skipped(epochs: Mapping[Epoch, Line], log: Sequence[Body]) -> list[Epoch]:
     """The epochs in two parts at which a producer was when records were lost: the log has it go on behind them."""
-    there = sorted(found for body in log if (found := marker(body)))
+    ended = {found for body in log if (found := marker(body))}
+    there = sorted(ended | {(producer, -1) for producer, _ in ended})  # all of them start behind -1
     return [
         (producer, number + 1)
         for (producer, number), (other, later) in pairwise(there)
@@ -88,7 +89,7 @@ def replay(
             opened.add(epoch[0])
             driver.run({"do": "open", "producer": epoch[0], "run": "r", "mode": "STAGED"})
         first, expected = replayed.seq + 1, list[list[Any]]()
-        for each in sorted(each for each in begun if (each[0], each[1] - 1) in done and each not in done):
+        for each in sorted(each for each in begun if _is_next(each, done) and each[0] in opened):
             trial = deepcopy(driver)
             _, settled = trial.run(parts(epochs[each])[0])
             if settled and settled == list(log[replayed.seq : replayed.seq + len(settled)]):
@@ -110,6 +111,12 @@ def replay(
         if replayed.seq in looks:
             replayed.statuses[replayed.seq] = _status(model)
     return replayed
+
+
+def _is_next(epoch: Epoch, done: Collection[Epoch]) -> bool:
+    """Tells whether an epoch follows on its producer's last one."""
+    producer, number = epoch
+    return epoch not in done and (number == 0 or (producer, number - 1) in done)
 
 
 def _comparable(bodies: Sequence[Body]) -> list[Body]:
