@@ -85,6 +85,25 @@ def test_a_watcher_that_comes_back_misses_nothing_and_sees_nothing_twice(stub: T
     assert seen == list(range(1, 2 * told + 1))
 
 
+def test_a_watcher_that_asks_for_batches_gets_the_same_events_in_few_messages(stub: TrackerStub) -> None:
+    define(stub, "batched", progress=True)
+    for epoch in range(300):
+        stub.Report(ends(epoch, "batched"))
+    for scopes in ([], ["nobody"]):
+        one_by_one = take(watch(stub, "batched", scopes=scopes), 600)
+        messages = watch(stub, "batched", scopes=scopes, in_batches=True)
+        together, count = list[wire.Event](), 0
+        while len(together) < 600:
+            message = next(messages)
+            together += [message, *message.more]
+            count += 1
+        messages.cancel()
+        for event in together:
+            del event.more[:]
+        assert together[:600] == one_by_one
+        assert count <= 600 // 20
+
+
 def test_filters_and_bookmarks(stub: TrackerStub) -> None:
     """A filter holds back Ended, Late and Advanced of other segments and scopes; after 1,000, a bookmark."""
     define(stub, "filtered", progress=True)

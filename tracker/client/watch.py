@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -50,7 +51,9 @@ class Watch(Iterator[Event]):
     ) -> None:
         self._calls = calls
         self._find_log = find_log
+        request.in_batches = True
         self._request = request
+        self._ready: deque[tracker_pb2.Event] = deque()  # that have come in one message
         self.first_seq = 0
         self.last_seq = request.after_seq
         self.log_id = request.log_id
@@ -111,11 +114,16 @@ class Watch(Iterator[Event]):
 
     def _next_message(self) -> tracker_pb2.Event | None:
         """Return the next message; None if the server has ended the stream, or this watch was closed."""
+        if self._ready:
+            return self._ready.popleft()
         if not self.log_id:
             self.log_id, self.first_seq = self._find_log(self._sleep)
         with forking.using_grpc():
             stream = self._opened()
-            return None if stream is None else next(stream, None)
+            message = None if stream is None else next(stream, None)
+        if message is not None:
+            self._ready.extend(message.more)
+        return message
 
     def _opened(self) -> _CallIterator[tracker_pb2.Event] | None:
         with self._lock:

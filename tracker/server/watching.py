@@ -323,14 +323,14 @@ class Readers:
         """
         loop = asyncio.get_running_loop()
         job, log_id, subscription = request.job, request.log_id, request.subscription
-        place, own = request.after_seq, request.own_position
+        place, own, in_batches = request.after_seq, request.own_position, request.in_batches
         with self._watching(job, place, len(request.segments) + len(request.scopes)) as watch:
             # Without a `log_id`, the current log is meant. A job that is deleted and defined again has another log.
             log_id = log_id or await self.ask(job, lambda: self._tracker.view(job).log_id)
             wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
             if not subscription:
                 del request  # its filter is in `wanted`: keep it in memory only once
-            passed: Event | None = None  # the last event that was filtered out since something was sent
+            passed: Event | None = None  # the last event, if it was filtered out
             count = 0
             sent_at = loop.time()
             sent_away = self._sent_away
@@ -345,20 +345,22 @@ class Readers:
                     wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
                 events, place = await self.ask(job, read)
                 own = True
-                for event in events:
-                    is_wanted = wanted.passes(event)
-                    if not is_wanted:
-                        passed, count = event, count + 1
-                        if count < _BOOKMARK_EVENTS:
-                            continue
+                sent = [event for event in events if wanted.passes(event)]
+                for message in [codec.write_events(sent)] if sent and in_batches else map(codec.write_event, sent):
                     passing = await self.passage.enter()
                     try:
-                        yield codec.write_event(event) if is_wanted else codec.write_bookmark(event)
+                        yield message
                     finally:
                         self.passage.leave(passing)
-                    watch.place = event.seq
-                    passed, count, sent_at = None, 0, loop.time()
+                    watch.place = message.seq
                 watch.place = place
+                if sent:
+                    passed, count, sent_at = None, 0, loop.time()
+                if events and (not sent or events[-1].seq > sent[-1].seq):
+                    passed, count = events[-1], count + len(events)
+                if passed is not None and count >= _BOOKMARK_EVENTS:
+                    yield codec.write_bookmark(passed)
+                    passed, count, sent_at = None, 0, loop.time()
                 if events:
                     # Events that the filter does not pass were read without a pause.
                     await self._turns.turn()

@@ -7,7 +7,7 @@ requests as the core's commands; clients write theirs where they make the call.
 Nothing here decides anything: whether a command is valid in the job's state is the core's decision.
 """
 
-from .events import read_ended, read_event, write_bookmark, write_ended, write_event
+from .events import read_ended, read_event, write_bookmark, write_ended, write_event, write_events
 from .reports import (
     Method,
     read_command,
@@ -36,6 +36,7 @@ __all__ = [
     "write_bookmark",
     "write_ended",
     "write_event",
+    "write_events",
     "write_job_spec",
     "write_length",
     "write_mode",

@@ -6,6 +6,8 @@ the parts of another.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from google.protobuf.message import Message
 
 from tracker.contract import events
@@ -30,29 +32,43 @@ _FEW: dict[str, tuple[type[Body], type[Message]]] = {
 _FIELDS = {kind: (field, message) for field, (kind, message) in _FEW.items()}
 
 
+def write_events(several: Sequence[Event]) -> wire.Event:
+    """Return events, at least one, as one message."""
+    message = write_event(several[0])
+    for event in several[1:]:
+        _fill(message.more.add(), event)
+    return message
+
+
 def write_event(event: Event) -> wire.Event:
     """Return an event."""
-    message = _head(event)
+    message = wire.Event()
+    _fill(message, event)
+    return message
+
+
+def _fill(message: wire.Event, event: Event) -> None:
+    _fill_head(message, event)
     if isinstance(event.kind, Ended):
         _fill_ended(message.ended, event.kind)
     else:
         field, kind = _FIELDS[type(event.kind)]
         getattr(message, field).CopyFrom(write(event.kind, kind))
-    return message
 
 
 def write_bookmark(event: Event) -> wire.Event:
     """Return a mark for a watcher whose filters let nothing through up to an event."""
-    message = _head(event)
+    message = wire.Event()
+    _fill_head(message, event)
     message.bookmark.SetInParent()
     return message
 
 
-def _head(event: Event) -> wire.Event:
-    message = wire.Event(seq=event.seq, deployment=event.deployment)
+def _fill_head(message: wire.Event, event: Event) -> None:
+    message.seq = event.seq
+    message.deployment = event.deployment
     message.at.seconds = event.at_ns // NS
     message.at.nanos = event.at_ns % NS
-    return message
 
 
 def write_ended(body: Ended) -> wire.Ended:

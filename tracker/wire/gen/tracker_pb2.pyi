@@ -1760,6 +1760,7 @@ class Event(_message.Message):
     ADVANCED_FIELD_NUMBER: _builtins.int
     EXCESS_FIELD_NUMBER: _builtins.int
     BOOKMARK_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """1, 2, 3, … within the job's log, without gaps."""
     deployment: _builtins.str
@@ -1812,6 +1813,10 @@ class Event(_message.Message):
     def bookmark(self) -> Global___Bookmark:
         """Nothing happened for this watcher up to `seq`."""
 
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """In a watch with `in_batches`: the next events after this one, each with all of its fields."""
+
     def __init__(
         self,
         *,
@@ -1829,10 +1834,11 @@ class Event(_message.Message):
         advanced: Global___Advanced | None = ...,
         excess: Global___Excess | None = ...,
         bookmark: Global___Bookmark | None = ...,
+        more: _abc.Iterable[Global___Event] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["advanced", b"advanced", "at", b"at", "bookmark", b"bookmark", "drain_cancelled", b"drain_cancelled", "drain_requested", b"drain_requested", "drain_timed_out", b"drain_timed_out", "drained", b"drained", "ended", b"ended", "excess", b"excess", "front_idle", b"front_idle", "kind", b"kind", "late", b"late", "stalled", b"stalled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advanced", b"advanced", "at", b"at", "bookmark", b"bookmark", "deployment", b"deployment", "drain_cancelled", b"drain_cancelled", "drain_requested", b"drain_requested", "drain_timed_out", b"drain_timed_out", "drained", b"drained", "ended", b"ended", "excess", b"excess", "front_idle", b"front_idle", "kind", b"kind", "late", b"late", "seq", b"seq", "stalled", b"stalled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advanced", b"advanced", "at", b"at", "bookmark", b"bookmark", "deployment", b"deployment", "drain_cancelled", b"drain_cancelled", "drain_requested", b"drain_requested", "drain_timed_out", b"drain_timed_out", "drained", b"drained", "ended", b"ended", "excess", b"excess", "front_idle", b"front_idle", "kind", b"kind", "late", b"late", "more", b"more", "seq", b"seq", "stalled", b"stalled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["ended", "late", "stalled", "front_idle", "drain_requested", "drained", "drain_timed_out", "drain_cancelled", "advanced", "excess", "bookmark"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
@@ -2137,6 +2143,7 @@ class WatchRequest(_message.Message):
     LOG_ID_FIELD_NUMBER: _builtins.int
     SUBSCRIPTION_FIELD_NUMBER: _builtins.int
     OWN_POSITION_FIELD_NUMBER: _builtins.int
+    IN_BATCHES_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job."""
     after_seq: _builtins.int
@@ -2151,6 +2158,8 @@ class WatchRequest(_message.Message):
     """`after_seq` is a position of the reader's own: 0, too, is refused with `EVENTS_EXPIRED` if an event was dropped that
     the filters let through. False: 0 starts at the oldest event from which on none is missing.
     """
+    in_batches: _builtins.bool
+    """The reader takes several events in one message: see `Event.more`."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only these segments, for Ended, Late, Excess and Advanced; empty: all. Other events always pass."""
@@ -2169,10 +2178,11 @@ class WatchRequest(_message.Message):
         log_id: _builtins.str = ...,
         subscription: _builtins.str = ...,
         own_position: _builtins.bool = ...,
+        in_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "job", b"job", "log_id", b"log_id", "own_position", b"own_position", "scopes", b"scopes", "segments", b"segments", "subscription", b"subscription"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "in_batches", b"in_batches", "job", b"job", "log_id", b"log_id", "own_position", b"own_position", "scopes", b"scopes", "segments", b"segments", "subscription", b"subscription"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
