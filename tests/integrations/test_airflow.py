@@ -14,6 +14,7 @@ import pytest
 from tests.client.conftest import spec
 from tests.client.processes import Server
 from tests.integrations.airflows import PROGRAM, Airflow, eventually
+from tests.integrations.conftest import INTEGRATIONS
 from tracker.client import TrackerClient
 
 pytestmark = [
@@ -65,7 +66,7 @@ PARTITIONS = """
     hours = Asset("hours")
     airports = {"upstream_mapper": WindowOfKey(), "window": Scopes(["EWR", "JFK", "LGA"])}
 
-    with DAG("publish", schedule=[ends]):
+    with DAG("publish_ends", schedule=[ends]):
         @task
         def ended(triggering_asset_events):
             return [end for event in triggering_asset_events[ends] for end in event.extra["payload"]["ends"]]
@@ -111,6 +112,8 @@ def airflow(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     (airflow.dags / "sensors.py").write_text(textwrap.dedent(SENSORS))
     (airflow.dags / "watcher.py").write_text(textwrap.dedent(WATCHER))
     (airflow.dags / "partitions.py").write_text(textwrap.dedent(PARTITIONS))
+    example = (INTEGRATIONS / "airflow" / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    (airflow.dags / "example.py").write_text(example.replace('"clean"', '"raw"'))
     try:
         airflow.start()
         yield airflow
@@ -222,7 +225,8 @@ def test_rollups_wait_for_a_window_in_all_scopes_or_most(
         assert len({each["partition"] for each in found}) == len(found)
         return {each["partition"]: each["ends"] for each in found}
 
-    for dag in ("publish", "all", "most", "daily"):
+    eventually(lambda: airflow.call("dags/bill_all"))  # the README's example
+    for dag in ("publish_ends", "all", "most", "daily"):
         airflow.unpause(dag)
     whole, most = "COMPLETE, 20 of 20 elements", "THRESHOLD, 16 of 20 elements"
     five, six = "2013-01-01T05:00:00", "2013-01-01T06:00:00"
