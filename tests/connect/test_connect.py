@@ -69,6 +69,7 @@ def test_each_night_releases_what_it_has_ended(
         assert all(producer.closed for producer in client.job(job).producers)
 
 
+@pytest.mark.thorough
 def test_a_dry_run_takes_rows_of_a_remote_session(
     connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

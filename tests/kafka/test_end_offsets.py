@@ -120,6 +120,7 @@ def test_a_hand_off_finishes_where_it_ended_when_it_began(
     assert out == sorted(tuple(row) for row in expected) == [("a", 2, 0), ("b", 2, 3)]
 
 
+@pytest.mark.thorough
 def test_a_hand_off_of_nothing_finishes_and_of_no_topic_is_refused(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, job: str, tmp_path: Path
 ) -> None:

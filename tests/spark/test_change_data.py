@@ -65,6 +65,7 @@ def counted_by_table(tracking: Tracking, raw: DataFrame, path: Path) -> Any:
     return source
 
 
+@pytest.mark.thorough
 def test_a_tables_snapshot_ends_with_its_last_row(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:

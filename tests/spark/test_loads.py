@@ -77,6 +77,7 @@ def ended(tracking: Tracking) -> set[str]:
     return {f"{each.scope}/{each.name}" for each in found if all(account.ended for account in each.segments)}
 
 
+@pytest.mark.thorough
 def test_a_marker_ends_its_directory_however_early_it_is_found(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:

@@ -168,6 +168,7 @@ def test_batches_go_on_and_nothing_is_lost(lives: Any, way: str) -> None:
     life.check()
 
 
+@pytest.mark.thorough
 def test_a_driver_that_starts_again_sends_what_was_kept(lives: Any) -> None:
     life = lives()
     life.rows(*ALL)

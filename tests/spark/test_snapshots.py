@@ -262,6 +262,7 @@ def test_other_substreams_another_job_or_a_place_that_is_taken_are_refused(taken
         snapshot.restore(released, it.path / "cp3", of="elsewhere")
 
 
+@pytest.mark.thorough
 def test_a_table_of_it_is_whole_or_an_error(taken: tuple[Job, Snapshot], tmp_path: Path) -> None:
     it, snapshot = taken
     state = snapshot.state(it.spark)
