@@ -190,7 +190,7 @@ _T = TypeVar("_T")
 _READ = 100  # events that one reader reads at once, before others get a turn
 _BOOKMARK_EVENTS = 1_000
 _BOOKMARK_S = 10.0
-_LOOK_S = 1e-4  # of pause between two looks at what callers follow, for each substream of all of them
+_LOOK_S = 1e-4  # of pause after a look at what a caller follows, for each of its substreams and each such caller
 _LOOK_AGAIN_S = 0.5  # what a look has just missed, and what time does, is found then
 _LONGEST_WAIT_S = 60.0
 _SWEEP_S = 1.0  # seconds between two checks of every caller that awaits an end, if there was news
@@ -244,7 +244,7 @@ class Readers:
         self._turns = Turns()
         self._notifier = Notifier(self._turns)
         self._carried_out = Notifier(self._turns)
-        self._followed = 0  # substreams that callers follow
+        self._followers = 0  # callers that wait for what reports have sent
         self._limits = limits
         self._count = 0
         self._names = 0  # in filters
@@ -411,17 +411,21 @@ class Readers:
                     raise elsewhere()
 
     async def _changed(self, job: str, until: float, substreams: int) -> bool:
-        """Wait for a command of a job, for the longer the more substreams are followed; False: time is up."""
+        """Wait for a command of a job; False: time is up.
+
+        The pause before it keeps what all callers together look at within bounds, and a caller that follows much does
+        not slow one that follows little.
+        """
         now = asyncio.get_running_loop().time
-        self._followed += substreams
+        self._followers += 1
         try:
-            await asyncio.sleep(min(_LOOK_S * self._followed, max(0.0, until - now())))
+            await asyncio.sleep(min(_LOOK_S * substreams * self._followers, max(0.0, until - now())))
             if until > now():
                 await self._carried_out.wait(job, min(_LOOK_AGAIN_S, until - now()))
                 return True
             return False
         finally:
-            self._followed -= substreams
+            self._followers -= 1
 
     # ---------------------------------------------------------------- waits for one end
 
