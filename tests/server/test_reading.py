@@ -85,7 +85,7 @@ def test_a_watcher_that_comes_back_misses_nothing_and_sees_nothing_twice(stub: T
     assert seen == list(range(1, 2 * told + 1))
 
 
-def test_a_watcher_that_asks_for_batches_gets_the_same_events_in_few_messages(stub: TrackerStub) -> None:
+def test_batches_bring_the_same_events_in_few_messages(stub: TrackerStub) -> None:
     define(stub, "batched", progress=True)
     for epoch in range(300):
         stub.Report(ends(epoch, "batched"))
