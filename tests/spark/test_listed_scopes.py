@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import RECEIPT_SCHEMA, Frontier, Tracking, UsageError
+from spark_client import RECEIPT_SCHEMA, Frontier, Tracking, UsageError, session
 from spark_client.fronts.front import LiveFront
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
@@ -144,6 +144,28 @@ def test_measured_delays_start_from_the_ceiling_for_listed_scopes(
     feed.put(row(3, 21, "silent"))
     tenants.goes_on()
     assert tenants.frontiers() == {"a": "2024-01-01 00:10:00", "silent": "2024-01-01 00:11:00"}
+    tracking.stop()
+
+
+def test_sessions_of_a_listed_tenant_without_rows_hold_nobody(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = BatchTracking(feed, spark, job, tracker.address)
+    front = Frontier("0 seconds", per_scope=True, scopes=["a", "silent"])
+    rows = feed.stream(spark)
+    source = tracking.source(rows, "in", scope="tenant", window=("ts", session("10 minutes")), front=front)
+    writer = tracking.release(source, aggs={"n": F.count("*")}).writeStream
+    writer.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+
+    def results() -> list[tuple[str, int]]:
+        tracking.process_all_available()
+        return [(tenant, number) for tenant, number in rows_of(tmp_path / "out", spark, "tenant", "n")]
+
+    feed.put(row(1, 1), row(2, 8), row(3, 60))
+    assert results() == [("a", 2)]
+    assert {each.scope for each in tracking.client.substreams(job)} == {"a", "silent"}
+    feed.put(row(4, 58, "silent"), row(5, 62, "silent"), row(6, 120, "silent"))
+    assert results() == [("a", 2), ("silent", 2)]
     tracking.stop()
 
 
