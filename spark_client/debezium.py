@@ -39,7 +39,7 @@ class SnapshotEnd(Marks):
         return f"snapshot_end({self._source!r}, {self._partition!r})"
 
     def conditions(self, rows: DataFrame) -> list[Condition]:
-        return [partition_within(rows, self._partition, 1, "snapshot_end(partition)")]
+        return [partition_within(rows, self._partition, range(1), "snapshot_end(partition)")]
 
 
 def in_snapshot(source: ColumnOrName = "source") -> Column:

@@ -102,21 +102,30 @@ class Partitions:
     """Partitions that a source's rows come from. Each is a front of its own, and all of them are waited for.
 
     Args:
-        column: with the number of a row's partition, from 0; None: the source is one.
-        number: how many there are.
+        column: with a row's partition; None: the source is one.
+        all: how many there are, numbered from 0, or their names.
         front: the kind of front, for messages.
 
     Raises:
-        UsageError: one was given without the other.
+        UsageError: one was given without the other, or a name is there twice.
     """
 
     column: ColumnOrName | None
-    number: int
+    all: int | Sequence[str]
     front: str
 
     def __post_init__(self) -> None:
-        if (self.column is None) != (self.number == 1) or self.number < 1:
-            raise UsageError(f"{self.front}: give partition='column' and partitions=n (2 or more) together, or neither")
+        none = isinstance(self.all, str) or len({*self.ids}) < max(1, len(self.ids))
+        if none or (self.column is None) != (self.all == 1):
+            raise UsageError(
+                f"{self.front}: give partition='column' and partitions=n (2 or more), or a list of their names, "
+                "together, or neither"
+            )
+
+    @property
+    def ids(self) -> Sequence[int | str]:
+        """The number or name of each."""
+        return range(self.all) if isinstance(self.all, int) else self.all
 
     @property
     def columns(self) -> list[ColumnOrName]:
@@ -129,22 +138,24 @@ class Partitions:
         Raises:
             UsageError: the rows have no such column.
         """
-        return [partition_within(rows, each, self.number, f"{self.front}(partition)") for each in self.columns]
+        return [partition_within(rows, each, self.ids, f"{self.front}(partition)") for each in self.columns]
 
     def names(self, source: str) -> list[str]:
         """Return the names of the fronts of a source."""
-        return [source] if self.column is None else [f"{source}/{number}" for number in range(self.number)]
+        return [source] if self.column is None else [f"{source}/{each}" for each in self.ids]
 
     def split(self, value: Column) -> list[Column]:
         """Return a value of a row for each partition: null in all but the row's own."""
         if self.column is None:
             return [value]
-        return [F.when(self.of_row == number, value) for number in range(self.number)]
+        return [F.when(column(self.column) == each, value) for each in self.ids]
 
     @property
     def of_row(self) -> Column:
-        """The number of a row's partition."""
-        return F.lit(0) if self.column is None else column(self.column)
+        """The place of a row's partition among them."""
+        if self.column is None or isinstance(self.all, int):
+            return F.lit(0) if self.column is None else column(self.column)
+        return F.array_position(F.array(*map(F.lit, self.all)), column(self.column)) - 1
 
 
 class Front:

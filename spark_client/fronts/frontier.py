@@ -75,8 +75,8 @@ class BoundedOutOfOrderness(Front):
     Args:
         allowed_delay: how much older than the newest row of its partition a row may be: ``"10 minutes"``, a timedelta;
             ``"0 seconds"`` where each partition is in order.
-        partition: the column with the partition of the source that a row came from, 0 to `partitions` - 1.
-        partitions: how many there are; each is a front of its own.
+        partition: the column with the partition of the source that a row came from.
+        partitions: how many there are, numbered from 0, or their names; each is a front of its own.
         per_scope: promise for each scope by itself, by the newest row of that scope: where each tenant's rows come in
             the order of its own clock. Costs an aggregation of the source's rows by substream; such promises do not
             move `Advanced`, since a scope may yet appear.
@@ -107,7 +107,7 @@ class BoundedOutOfOrderness(Front):
         self,
         allowed_delay: Duration,
         partition: ColumnOrName | None = None,
-        partitions: int = 1,
+        partitions: int | Sequence[str] = 1,
         per_scope: bool = False,
         each: Literal["batch", "run"] = "batch",
         ahead: Duration | None = "5 minutes",
@@ -199,7 +199,7 @@ class BoundedOutOfOrderness(Front):
     def __repr__(self) -> str:
         each = ", each='run'" if self.after_runs else ""
         ahead = "" if self._ahead == "5 minutes" else f", ahead={self._ahead!r}"
-        partitions = f"partitions={self._partitions.number}"
+        partitions = f"partitions={self._partitions.all}"
         idle = "" if self._idle_after is None else f", idle_after={self._idle_after!r}"
         return f"Frontier({self._allowed!r}, {partitions}, per_scope={self._per_scope}{idle}{each}{ahead})"
 

@@ -23,9 +23,9 @@ class Marks(Front):
 
     Args:
         last: a boolean column. A substream is closed with the batch in which it is true in one of its rows.
-        partition: the column with the part of the source that a row came from, such as an uploader, 0 to
-            `partitions` - 1. Each part marks its own last row of a substream, which is closed when all parts have.
-        partitions: how many there are; each is a front of its own.
+        partition: the column with the part of the source that a row came from, such as an uploader. Each part marks its
+            own last row of a substream, which is closed when all parts have.
+        partitions: how many there are, numbered from 0, or their names; each is a front of its own.
 
     >>> Marks("is_last")
     Marks('is_last')
@@ -33,12 +33,14 @@ class Marks(Front):
 
     trusts = "the marked row is not followed by others of its substream in later batches"
 
-    def __init__(self, last: ColumnOrName, partition: ColumnOrName | None = None, partitions: int = 1) -> None:
+    def __init__(
+        self, last: ColumnOrName, partition: ColumnOrName | None = None, partitions: int | Sequence[str] = 1
+    ) -> None:
         self._last = last
         self._partitions = Partitions(partition, partitions, "Marks")
 
     def __repr__(self) -> str:
-        parts = "" if self._partitions.column is None else f", partitions={self._partitions.number}"
+        parts = "" if self._partitions.column is None else f", partitions={self._partitions.all}"
         return f"Marks({self._last!r}{parts})"
 
     @property

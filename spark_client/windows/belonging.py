@@ -8,7 +8,7 @@ row either fails the batch while it is read (requirement), or never leaves the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName, column, is_utf8, named, quoted, resolve
-from spark_client.errors import TrackingError
+from spark_client.errors import TrackingError, UsageError
 from spark_client.spark_internals.errors import has_text
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows.eventtime import is_zone, is_zone_sql
@@ -130,17 +130,23 @@ class Belonging:
         )
 
 
-def partition_within(df: DataFrame, value: ColumnOrName, partitions: int, what: str) -> Condition:
+def partition_within(df: DataFrame, value: ColumnOrName, partitions: Sequence[int | str], what: str) -> Condition:
     """Return the condition that a row is of one of the partitions that its source was declared with.
 
     Args:
         value: the column of the partition's number.
         what: has declared them, for messages.
     """
-    resolve(df, value, what)
+    kind = resolve(df, value, what).dataType
     sql = _sql(df, value)
     called = _called(df, value) if sql else "the partition"
-    last = partitions - 1
+    if not isinstance(partitions, range):
+        if not isinstance(kind, T.StringType):
+            raise UsageError(f"{what}: its partitions have names, and the column is {kind.simpleString()}: cast it")
+        names = ", ".join("'" + str(each).replace("\\", "\\\\").replace("'", "\\'") + "'" for each in partitions)
+        fault = f"{called} is none of the partitions that the front declares"
+        return Condition(column(value).isin(*partitions), fault, sql and f"{sql} in ({names})")
+    last = len(partitions) - 1
     fault = f"{called} is no partition from 0 to {last}, as the front declares them"
     return Condition(column(value).between(0, last), fault, sql and f"{sql} between 0 and {last}")
 

@@ -194,9 +194,56 @@ def test_a_part_that_was_not_declared_fails_the_batch(
     tracking.stop()
 
 
-def test_partitions_are_given_with_their_number(spark: SparkSession) -> None:
-    with pytest.raises(UsageError, match="Marks: give partition='column' and partitions=n"):
-        Marks("is_last", partition="part")
+UPLOADERS = ["it's", "west", "east"]
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["counted by the release", "counted by itself"])
+def test_parts_may_have_names_and_one_more_may_come(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, steps: bool
+) -> None:
+    """The next deployment declares it, in any order of names; what the others have marked stands."""
+
+    def begin(deployment: str, uploaders: list[str]) -> BatchTracking:
+        tracking = BatchTracking(feed, spark, job, tracker.address, deployment)
+        front = Marks("is_last", partition="kind", partitions=uploaders)
+        rows = feed.stream(spark)
+        source = tracking.source(rows, "in", scope="tenant", window=("ts", "10 minutes"), front=front)
+        released = tracking.release(source.where("amount > 0") if steps else source, aggs={"rows": F.count("*")})
+        released.writeStream.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+        return tracking
+
+    tracking = begin("1", UPLOADERS[:2])
+    feed.put(row(1, 1, kind="it's", last=True), row(2, 11, kind="it's", last=True), row(3, 2, kind="west"))
+    assert released(tracking, tmp_path) == []
+    tracking.stop()
+    tracking = begin("1", UPLOADERS[:2])
+    feed.put(row(4, 3, kind="west", last=True))
+    assert released(tracking, tmp_path) == [("a", 0, 3)]
+    (left,) = tracking.client.substreams(job)
+    assert left.waiting_for == ("in/west",)
+    tracking.hand_over(timeout=600)
+    tracking = begin("2", ["east", "west", "it's"])
+    feed.put(row(5, 12, kind="west", last=True), row(6, 21, kind="west", last=True), row(7, 21, kind="east", last=True))
+    assert released(tracking, tmp_path) == [("a", 0, 3)], "the added one has not marked the second window"
+    feed.put(row(8, 13, kind="east", last=True), row(9, 22, kind="it's", last=True))
+    assert released(tracking, tmp_path) == [("a", 0, 3), ("a", 10, 3), ("a", 20, 3)]
+    feed.put(row(10, 31, kind="north"))
+    with pytest.raises(TrackingError, match="kind is none of the partitions that the front declares"):
+        released(tracking, tmp_path)
+    tracking.stop()
+
+
+@pytest.mark.parametrize(("partition", "partitions"), [("part", 1), (None, ["a"]), ("part", []), ("part", ["a", "a"])])
+def test_partitions_are_given_with_their_number_or_names(partition: Any, partitions: Any) -> None:
+    for front in (lambda: Marks("is_last", partition, partitions), lambda: Frontier("1 hour", partition, partitions)):
+        with pytest.raises(UsageError, match="give partition='column' and partitions=n"):
+            front()
+
+
+def test_partitions_with_names_are_texts(spark: SparkSession, feed: Feed) -> None:
+    hours: Any = {"window": ("ts", "1 hour"), "front": Frontier("1 hour", "part", ["a", "b"])}
+    with pytest.raises(UsageError, match="its partitions have names, and the column is int: cast it"):
+        Tracking(spark, "named", "127.0.0.1:1").source(feed.stream(spark), "in", **hours)
 
 
 def test_a_part_more_is_declared_by_the_next_deployment_and_loses_nothing(
