@@ -93,7 +93,7 @@ class Sqlite:
         with suppress(sqlite3.Error), closing(sqlite3.connect(self._now / "tracker.db")) as log, log:
             groups = [first for (first,) in log.execute("SELECT first FROM log ORDER BY first")]
             if groups:
-                log.execute("DELETE FROM log WHERE first >= ?", [random.choice(groups[-20:])])
+                log.execute("DELETE FROM log WHERE first >= ?", [random.choice(groups[-40:])])
                 return True
         return False
 

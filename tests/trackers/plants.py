@@ -117,6 +117,8 @@ PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "S2: marks outlast answers, in Redis": ("redis", False, _keeps_marks),
     "S2: marks outlast answers, with objects": ("objects", False, _keeps_marks),
     "S3: records are left out by their number": ("file", True, _leaves_out_by_number),
+    "S3: records are left out by their number, in Redis": ("redis", True, _leaves_out_by_number),
+    "S3: records are left out by their number, with objects": ("objects", True, _leaves_out_by_number),
     "S4: a restore leaves no note in a file": ("file", False, _notes_no_restore),
     "S4: a restore leaves no note in Redis": ("redis", False, _notes_no_restore),
     "S4: a restore leaves no note in an object store": ("objects", False, _notes_no_restore),

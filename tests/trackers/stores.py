@@ -123,7 +123,7 @@ class Objects:
         self._objects = dict(copy)
 
     def lose(self, random: Random, end: bool) -> str:  # what follows on a missing object is lost, too
-        names = sorted(name for name in self._objects if name.startswith("log/"))[-20 if end else -4 :]
+        names = sorted(name for name in self._objects if name.startswith("log/"))[-40 if end else -4 :]
         name = random.choice(names) if names else ""
         self._objects.pop(name, None)
         return name
@@ -241,7 +241,7 @@ class Redis:
         if name != "end":
             return name if self._client.delete(self._base + name) else ""
         log = f"{self._base}log"
-        *lost, last = [entry for entry, _ in self._client.xrevrange(log, count=random.randint(2, 20))] or [b"0-0"]
+        *lost, last = [entry for entry, _ in self._client.xrevrange(log, count=random.randint(2, 40))] or [b"0-0"]
         if lost:
             self._client.xdel(log, *lost)
             self._client.execute_command("XSETID", log, last)  # as a log of an earlier time has it

@@ -26,6 +26,7 @@ from .schedule import Process, Schedule
 from .stores import LEASE_S, Redis, Store, Weather
 
 PLACES = ("one", "two")
+_MORE = 4  # faults at most, to end with those that let a number come again
 _SETTLED_S = 0.2  # seconds since the last damage, which could have taken a note away
 
 
@@ -74,7 +75,10 @@ class World:
         self._leave_out = False  # whether an operator is about to leave records out
         self._alone: Tracker | None = None  # that is to leave records out, and for which the others wait
         self._has_left_out = False  # whether one has ever done so
-        self._set_aside = False  # whether a record was left out, and no loss has followed
+        #: What is to go wrong so that the number of a record that was left out comes again, and is read again.
+        self._again = ["leave out"] if losses and self.schedule.random.random() < 0.3 else []
+        self._left_out = 0  # the newest record that was left out
+        self._led_before = 0  # how many had led when the store was damaged last
         self.losses = losses
         self.snapshot_bytes = self.schedule.random.choice((30_000, 300_000))  # that are journaled between two
         self.led = 0
@@ -234,9 +238,11 @@ class World:
                     accept = self.calm or self.schedule.random.random() < 0.3
                 if accept or self._leave_out:
                     if self._leave_out or (not self.calm and self.schedule.random.random() < 0.6):
-                        aside = frozenset(max(1, self._newest - self.schedule.random.randint(0, 4)) for _ in range(3))
+                        random = self.schedule.random
+                        newest = random.choice((self._newest, self._top))
+                        aside = frozenset(max(1, newest - random.randint(0, 4)) for _ in range(3))
                         self._alone = tracker if self._leave_out else None
-                        self._set_aside = True
+                        self._left_out = max(aside)
                     accept = self.damaged = True
                     self._settled()
                 if isinstance(tracker.error, RestoreUnfinishedError):
@@ -250,18 +256,11 @@ class World:
         """Do harm, so many times; then let everything come to rest."""
         random = self.schedule.random
         copies = [self.store.copy()]
-        for _ in range(faults):
+        for number in range(faults + _MORE):
+            if number >= faults and not self._again:
+                break
             self.schedule.pause(random.choice((0.0, 0.1, 0.5, 2.0)) + random.random())
-            kinds = ["kill leader"] * 3 + ["kill any"] * 3 + ["stop", "away", "kill all", "kill twice"]
-            kinds += ["restore", "restore", "kill operator", "back up"] if self.operator.kept else ["back up"] * 4
-            kinds += ["sleep", "power"]
-            if isinstance(self.store, Redis):
-                kinds.append("demote")
-            if self.losses:
-                kinds += ["older", "empty", "partly", "leave out"]
-            kind, end = random.choice(kinds), False
-            if self._set_aside and random.random() < 0.6:  # its number may come again
-                kind, end, self._set_aside = "partly", True, False
+            kind = self._draw()
             self.note(kind)
             leaders = [tracker for tracker in self.trackers if tracker.leads and not tracker.process.killed]
             if kind == "kill leader":
@@ -277,6 +276,7 @@ class World:
                     tracker.kill()
                 if kind == "leave out":
                     self.schedule.pause(4 * LEASE_S, lambda: not self._leave_out and self._alone is None)
+                    self._again = ["end", random.choice(("kill all", "kill leader"))]
                 if kind == "power":
                     self.operator.kill()
                     self.store.machines.lose_power()
@@ -306,28 +306,57 @@ class World:
                 self.operator.kill()
             elif kind == "away":
                 self.weather.away_until = self.schedule.now + random.choice((0.5, 3.0, 7.0))
-            elif kind in ("older", "empty", "partly"):
-                self._damage(kind, copies, leaders, end)
+            elif kind in ("older", "empty", "partly", "end"):
+                self._damage(kind, copies, leaders)
             self._forgive()
             copies.append(self.store.copy())
         self.weather.faults = 0.0
         self.weather.away_until = 0.0
         self.calm = True
 
-    def _damage(self, kind: str, copies: list[Any], leaders: list[Tracker], end: bool) -> None:
+    def _draw(self) -> str:
+        """Return what goes wrong next."""
+        random = self.schedule.random
+        if self._again and random.random() < 0.8:
+            kind = self._again.pop(0)
+            if not self._again:
+                self._wait_for_numbers()
+            return kind
+        kinds = ["kill leader"] * 3 + ["kill any"] * 3 + ["stop", "away", "kill all", "kill twice"]
+        kinds += ["restore", "restore", "kill operator", "back up"] if self.operator.kept else ["back up"] * 4
+        kinds += ["sleep", "power"]
+        if isinstance(self.store, Redis):
+            kinds.append("demote")
+        if self.losses:
+            kinds += ["older", "empty", "partly", "leave out"]
+        return random.choice(kinds)
+
+    def _wait_for_numbers(self) -> None:
+        """Let a new leader come to the number of the record that was left out last, while the store answers."""
+
+        def has_come() -> bool:
+            newest = max((each.number for each in self.serving.values()), default=0)
+            return self.led > self._led_before and newest > self._left_out
+
+        faults, self.weather.faults = self.weather.faults, 0.0
+        self.schedule.pause(15 * LEASE_S, has_come)
+        self.weather.faults = faults
+
+    def _damage(self, kind: str, copies: list[Any], leaders: list[Tracker]) -> None:
         """Let the store lose something, half of the times together with the leader."""
         if self.store.alone or self.schedule.random.random() < 0.5:
             for tracker in self.trackers if self.store.alone else leaders:
                 tracker.kill()
         self.operator.kill()
         self.damaged, self._unsettled, self._damaged_at = True, True, self.schedule.now
+        self._led_before = self.led
         self._vanished = []
         if kind == "older":
             self.store.put_back(self.schedule.random.choice(copies))
         elif kind == "empty":
             self.store.put_back({})
         else:
-            lost = self.store.lose(self.schedule.random, end)
+            lost = self.store.lose(self.schedule.random, kind == "end")
             self.note(f"lost {lost}")
             if lost == "log":
                 self._vanished = [tracker.process for tracker in leaders]
