@@ -67,14 +67,14 @@ class LakeChannel(OutboxChannel):
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
     ) -> Folder:
         target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
-        announced = self.path / _SENT / sender
-        if files(target).count_rows() and not announced.holds(f"{epoch_name(epoch)}.json"):
+        announced, note = self.path / _SENT / sender, f"{epoch_name(epoch)}.json"
+        if files(target).count_rows() and announced.read(note) is None:
             sent = self._in_table(published, sender, epoch)
             if not self._checked:
                 self._table.check(sent)
                 self._checked = True
             self._table.write(sent, sender, epoch)
-            announced.put(f"{epoch_name(epoch)}.json", {})
+            announced.put(note, {})
         for name in self.before(sender, epoch):
             self._outbox(sender).unpublish(name)
         return target

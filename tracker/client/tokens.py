@@ -19,8 +19,8 @@ from google.protobuf.duration_pb2 import Duration
 from tracker.contract.bounds import MAX_EPOCH
 from tracker.wire.gen import tracker_pb2
 
-AT_ONCE: Final = 500  #: substreams in one question, which a server takes in well under a millisecond's turns
-_WAIT_S: Final = 20.0  #: that one question lasts at most, so that whoever stands between sees traffic
+AT_ONCE: Final = 500  #: substreams in one question
+_WAIT_S: Final = 20.0  #: that one question lasts at most
 
 Question: TypeAlias = tracker_pb2.AwaitThroughRequest
 
