@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
+from tracker.contract.bounds import MAX_END_TIME
 from tracker.contract.status import Explained, FrontStatus, JobStatus, SegmentStatus, StagedStatus, SubstreamStatus
 from tracker.contract.values import NO_END_TIME
 
 _FIRST_TIME: Final = 31_536_000 * 10**6  #: the start of 1971, in microseconds since 1970
 _LAST_TIME: Final = 7_258_118_400 * 10**6  #: the start of 2200
-_LISTED: Final = -(2**61)  #: the frontier of a scope that a front lists, and of which nothing has come
+_LISTED: Final = -MAX_END_TIME  #: the frontier of a scope that a front lists, and of which nothing has come
 
 
 def shown(name: str) -> str:

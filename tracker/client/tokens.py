@@ -27,7 +27,7 @@ Question: TypeAlias = tracker_pb2.AwaitThroughRequest
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a report has sent, for `TrackerClient.wait_for`; `Report.token` makes it.
+    """Reference to all that a report has sent, for `TrackerClient.wait_for`; `Report.token` makes it.
 
     Its text can be kept, or passed on to another process, and be waited for after any restart.
 

@@ -285,7 +285,7 @@ class Explained(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Through:
-    """How far the elements of a report's substreams have come, by the places of the substreams in the question."""
+    """Progress of a report's substreams, by their places in the question."""
 
     pending: tuple[int, ...] = ()  #: something is in flight, or the report has not taken effect
     lost: tuple[int, ...] = ()  #: nothing is followed any more, and not all was followed to its end

@@ -264,11 +264,11 @@ class Producer:
     def commit(self) -> Token | None:
         """Send the epoch, and return when Kafka and the tracker have it.
 
+        After an error the epoch stands: call this again, or `abort`. The error of a fenced producer is final.
+
         Returns:
             A token of what was sent, for `TrackerClient.wait_for`; None: there was nothing, or an earlier process of
             this producer has reported it.
-
-        After an error the epoch stands: call this again, or `abort`. The error of a fenced producer is final.
 
         Raises:
             KafkaException: Kafka refuses the messages, or does not answer for a minute.

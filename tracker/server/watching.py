@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from tracker.contract.events import Ended, Event
@@ -346,21 +347,23 @@ class Readers:
                 events, place = await self.ask(job, read)
                 own = True
                 sent = [event for event in events if wanted.passes(event)]
-                for message in [codec.write_events(sent)] if sent and in_batches else map(codec.write_event, sent):
+                messages: Iterable[wire.Event] = map(codec.write_event, sent)
+                if sent:
+                    passed, count = None, 0
+                    messages = [codec.write_events(sent)] if in_batches else messages
+                if events and (not sent or events[-1].seq > sent[-1].seq):
+                    passed, count = events[-1], count + len(events)
+                if passed is not None and count >= _BOOKMARK_EVENTS:
+                    messages = chain(messages, [codec.write_bookmark(passed)])
+                    passed, count = None, 0
+                for message in messages:
                     passing = await self.passage.enter()
                     try:
                         yield message
                     finally:
                         self.passage.leave(passing)
-                    watch.place = message.seq
+                    watch.place, sent_at = message.seq, loop.time()
                 watch.place = place
-                if sent:
-                    passed, count, sent_at = None, 0, loop.time()
-                if events and (not sent or events[-1].seq > sent[-1].seq):
-                    passed, count = events[-1], count + len(events)
-                if passed is not None and count >= _BOOKMARK_EVENTS:
-                    yield codec.write_bookmark(passed)
-                    passed, count, sent_at = None, 0, loop.time()
                 if events:
                     # Events that the filter does not pass were read without a pause.
                     await self._turns.turn()
