@@ -282,6 +282,11 @@ class OutboxChannel(Channel):
         """Return the names of earlier epochs that the outbox has, in order."""
         return [name for name in self._outbox(sender).published() if int(name) < epoch]
 
+    def tidy(self, sender: str, epoch: int) -> None:
+        """Remove from the outbox what was sent and committed: all before an epoch that is sent."""
+        for name in self.before(sender, epoch):
+            self._outbox(sender).unpublish(name)
+
     def _outbox(self, sender: str) -> Folder:
         return self.path / "outbox" / sender
 

@@ -77,6 +77,11 @@ def epochs_of(spark: SparkSession, segment: str, store: EpochStore, limit: int |
     return spark.readStream.format(PublishedEpochs.name()).load()
 
 
+def epochs_in(batch: DataFrame) -> list[tuple[str, int]]:
+    """Return the epochs that a batch of the stream has, each with its sender."""
+    return [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
+
+
 class _EpochStream(LastingReader):
     """Offsets are ``{sender: the last of its epochs taken}``."""
 

@@ -18,7 +18,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import check_types, parallelism
 from spark_client.destinations.channel import Channel, epoch_name
-from spark_client.destinations.epochs import EpochStore, epochs_of
+from spark_client.destinations.epochs import EpochStore, epochs_in, epochs_of
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
 from spark_client.storage.folder import Folder
@@ -57,7 +57,7 @@ class FileChannel(Channel):
         return epochs_of(spark, self.segment, _Folders(self.path), max_epochs, self._keep)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
-        published = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
+        published = epochs_in(batch)
         if not published:
             return None
         return self.in_files(

@@ -11,17 +11,15 @@ Source: Iceberg table specification, "Optimistic Concurrency", and its isolation
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import named
 from spark_client.destinations.completeness import COMMITS, NOTE
-from spark_client.destinations.lake import LakeTable
+from spark_client.destinations.lake import WRITER, LakeTable, of_epoch
 from spark_client.errors import UsageError
-
-WRITER: Final = ("_query", "_epoch")  #: columns that name what has written a row
 
 
 class IcebergTable(LakeTable):
@@ -62,7 +60,7 @@ class IcebergTable(LakeTable):
         snapshot = self._snapshot(rows.sparkSession)
         if snapshot is not None and self._has(rows.sparkSession, snapshot, own):
             return
-        commit = _of_epoch(rows, query, epoch).writeTo(self._table).options(**self._options)
+        commit = of_epoch(rows, query, epoch).writeTo(self._table).options(**self._options)
         commit = commit.option("isolation-level", "serializable")
         commit = commit.option(f"snapshot-property.{NOTE}", note)
         if snapshot is not None:
@@ -84,7 +82,7 @@ class IcebergTable(LakeTable):
         return self._table
 
     def _own(self, rows: DataFrame) -> DataFrame:
-        return _of_epoch(rows, "", 0)
+        return of_epoch(rows, "", 0)
 
     def _snapshot(self, spark: SparkSession) -> str | None:
         """Return the table's newest snapshot; None: the table has none yet."""
@@ -95,7 +93,3 @@ class IcebergTable(LakeTable):
     def _has(self, spark: SparkSession, snapshot: str, own: Column) -> bool:
         rows = spark.read.option("versionAsOf", snapshot).table(self._table)
         return not rows.where(own).limit(1).isEmpty()
-
-
-def _of_epoch(rows: DataFrame, query: str, epoch: int) -> DataFrame:
-    return rows.withColumns({WRITER[0]: F.lit(query), WRITER[1]: F.lit(epoch).cast("bigint")})

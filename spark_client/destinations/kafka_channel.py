@@ -151,7 +151,7 @@ class KafkaChannel(JsonChannel):
         sending = self._sending(target, published, sender, epoch)
         if sending is not None:
             topics.write(self._records(published, sending), self.topic, self.servers, self._options)
-        self._tidy(sender, epoch)
+        self.tidy(sender, epoch)
         return target
 
     def _sending(self, target: Folder, published: DataFrame, sender: str, epoch: int) -> Sending | None:
@@ -185,7 +185,7 @@ class KafkaChannel(JsonChannel):
             headers.alias("headers"),
         )
 
-    def _tidy(self, sender: str, epoch: int) -> None:
+    def tidy(self, sender: str, epoch: int) -> None:
         """Remove what was sent and committed, but for the last epoch that had rows: the next one refers to it."""
         last = self._with_rows(sender, epoch)[-1:]
         for name in self.before(sender, epoch):

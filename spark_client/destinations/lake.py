@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import check_present, quoted
 from spark_client.destinations.completeness import Completeness
@@ -20,7 +21,13 @@ from spark_client.errors import UsageError
 from spark_client.storage.directories import with_settings
 from spark_client.windows.substreams import Substream
 
+WRITER: Final = ("_query", "_epoch")  #: columns that name what has written a row
 _PAUSES: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  #: seconds before each attempt at a commit
+
+
+def of_epoch(rows: DataFrame, query: str, epoch: int) -> DataFrame:
+    """Return rows that name the query and the epoch that write them."""
+    return rows.withColumns({WRITER[0]: F.lit(query), WRITER[1]: F.lit(epoch).cast("bigint")})
 
 
 class LakeTable(ABC):

@@ -19,9 +19,8 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.columns import named
 from spark_client.counting.groups import files
 from spark_client.destinations.channel import OutboxChannel, epoch_name
-from spark_client.destinations.epochs import EpochStore, epochs_of
-from spark_client.destinations.iceberg import WRITER
-from spark_client.destinations.lake import LakeTable
+from spark_client.destinations.epochs import EpochStore, epochs_in, epochs_of
+from spark_client.destinations.lake import WRITER, LakeTable, of_epoch
 from spark_client.errors import UsageError
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.storage.folder import Folder
@@ -69,18 +68,14 @@ class LakeChannel(OutboxChannel):
         target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
         announced, note = self.path / _SENT / sender, f"{epoch_name(epoch)}.json"
         if files(target).count_rows() and announced.read(note) is None:
-            sent = self._in_table(published, sender, epoch)
+            sent = of_epoch(published, sender, epoch)
             if not self._checked:
                 self._table.check(sent)
                 self._checked = True
             self._table.write(sent, sender, epoch)
             announced.put(note, {})
-        for name in self.before(sender, epoch):
-            self._outbox(sender).unpublish(name)
+        self.tidy(sender, epoch)
         return target
-
-    def _in_table(self, rows: DataFrame, sender: str, epoch: int) -> DataFrame:
-        return rows.withColumns({WRITER[0]: F.lit(sender), WRITER[1]: F.lit(epoch).cast("bigint")})
 
     # ---------------------------------------------------------------- receiving
 
@@ -89,15 +84,13 @@ class LakeChannel(OutboxChannel):
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
         announced: dict[str, list[int]] = {}
-        for row in batch.collect():
-            if row["sender"] is not None:
-                announced.setdefault(row["sender"], []).append(row["epoch"])
+        for sender, number in epochs_in(batch):
+            announced.setdefault(sender, []).append(number)
         if not announced:
             return None
-        writer, number = (F.col(name) for name in WRITER)
         wanted = F.lit(False)
-        for sender, epochs in sorted(announced.items()):
-            wanted |= (writer == sender) & number.isin(epochs)
+        for sender, numbers in sorted(announced.items()):
+            wanted |= (F.col(WRITER[0]) == sender) & F.col(WRITER[1]).isin(numbers)
         schema, _ = self.description()
         return self._table.rows(batch.sparkSession).where(wanted).select(*map(named, schema.names))
 
@@ -108,7 +101,7 @@ class LakeChannel(OutboxChannel):
                 "epochs: leave max_epochs_per_trigger out"
             )
         schema, _ = self.description()
-        self._table.check(self._in_table(spark.createDataFrame([], schema), "", 0))
+        self._table.check(of_epoch(spark.createDataFrame([], schema), "", 0))
         return self._table.stream(spark).select(*map(named, schema.names))
 
 

@@ -27,7 +27,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, parallelism
 from spark_client.destinations.channel import JsonChannel
-from spark_client.destinations.epochs import EpochStore, epochs_of
+from spark_client.destinations.epochs import EpochStore, epochs_in, epochs_of
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.tasks import spark_schema
@@ -150,8 +150,7 @@ class TableChannel(JsonChannel):
             sent = published.select(*of_lineage, ends, jsonrows.to_json(own).alias("content"))
             pieces = sent.mapInArrow(_Sends(self._store, sender, epoch), "piece string").collect()
             self._enter(sender, epoch, [row["piece"] for row in pieces])
-        for name in self.before(sender, epoch):
-            self._outbox(sender).unpublish(name)
+        self.tidy(sender, epoch)
         return target
 
     def _enter(self, sender: str, epoch: int, pieces: Sequence[str]) -> None:
@@ -179,8 +178,7 @@ class TableChannel(JsonChannel):
         return epochs_of(spark, self.segment, _Entered(self._store), max_epochs, self._keep)
 
     def rows(self, batch: DataFrame, query: str, epoch: int) -> DataFrame | None:  # noqa: ARG002
-        entered = [(row["sender"], row["epoch"]) for row in batch.collect() if row["sender"] is not None]
-        pieces = [piece for sender, number in entered for piece in _pieces(self._store, sender, number)]
+        pieces = [piece for sender, number in epochs_in(batch) for piece in _pieces(self._store, sender, number)]
         if not pieces:
             return None
         return self._read(batch.sparkSession.createDataFrame(pieces, "sender string, epoch long, piece string"))

@@ -30,7 +30,14 @@ Beyond: TypeAlias = Literal["count", "bad"]
 
 _NEAR = f"{TRACKER}_near"  #: whether a row is not too far ahead of its batch
 _LEARNT = "lateness"  #: the folder of notes, in the checkpoint
-_NEWEST = "_newest_0"  #: the newest time of a substream's rows in a batch
+
+
+def _time_key(partition: int) -> str:
+    """Return what the newest time of a partition's rows in a batch is called."""
+    return f"_newest_{partition}"
+
+
+_NEWEST = _time_key(0)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class _Newest:
         """Return the times that can be promised for a scope; None: for all."""
         frontiers = []
         for number, name in enumerate(self.names):
-            times = [row[f"_newest_{number}"] for row in rows if row[f"_newest_{number}"] is not None]
+            times = [row[_time_key(number)] for row in rows if row[_time_key(number)] is not None]
             if times:
                 frontiers.append(Frontier(name, max(max(times) - self.delay, -eventtime.LIMIT), scope))
         return frontiers
@@ -257,7 +264,7 @@ class BoundedOutOfOrderness(Front):
         return None if self._per_scope else self.grouped()
 
     def values(self) -> dict[str, Column]:
-        return {f"_newest_{number}": time for number, time in enumerate(self._partitions.split(self._time))}
+        return {_time_key(number): time for number, time in enumerate(self._partitions.split(self._time))}
 
     @property
     def promiser(self) -> Promiser:
@@ -359,7 +366,7 @@ class LiveFrontier(LiveFront):
     def _opened(self, groups: Sequence[Group], epoch: int) -> list[tuple[str, Substream]]:
         """Return a window for each listed scope that has not sent anything yet: the newest one of the batch."""
         listed = self._listed
-        moving = [f"_newest_{number}" for number in range(len(self.names))]
+        moving = [*map(_time_key, range(len(self.names)))]
         ends = [(each.end_time, each) for each, row in groups if any(row[name] is not None for name in moving)]
         if not listed or not ends:
             return []
@@ -455,7 +462,7 @@ class _AfterRun(LiveFrontier):
     def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:
         super().look(checkpoint, epoch, at_once)
         if self._folder is None:  # an earlier run may have died before its promise
-            self._folder = checkpoint / "tracker" / "frontiers"
+            self._folder = self._notes / "frontiers"
             self._reached = {(name, scope): time for name, scope, time in self._folder.read(self._note) or []}
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:
