@@ -26,24 +26,39 @@ class LakeServer(ConnectServer):
 
     def __init__(self, directory: Path, store: S3) -> None:
         self.catalog = directory / "catalog.db"
-        lake = "spark.sql.catalog.lake"
-        settings = {
-            "spark.jars": ",".join([jars.lake(), jars.s3a()]),
-            "spark.sql.extensions": ",".join(_EXTENSIONS),
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            "spark.databricks.delta.snapshotPartitions": "2",
-            lake: "org.apache.iceberg.spark.SparkCatalog",
-            f"{lake}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-            f"{lake}.uri": f"jdbc:sqlite:{self.catalog}",
-            f"{lake}.warehouse": "s3a://state/warehouse",
-            f"{lake}.jdbc.schema-version": "V1",
-            "spark.hadoop.fs.s3a.endpoint": store.endpoint,
-            "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-            "spark.hadoop.fs.s3a.path.style.access": "true",
-        }
-        super().__init__(directory, settings)
+        super().__init__(
+            directory, {"spark.jars": ",".join([jars.lake(), jars.s3a()]), **settings(store.endpoint, self.catalog)}
+        )
 
 
-def environment(store: S3) -> dict[str, str]:
-    """The variables with which programs find the store."""
-    return {**store.environment, "AWS_ENDPOINT_URL": store.endpoint, "AWS_ALLOW_HTTP": "true"}
+def settings(endpoint: str, catalog: Path) -> dict[str, str]:
+    """Spark's settings for Delta, Iceberg and the store.
+
+    Args:
+        endpoint: the store's URL.
+        catalog: the database of Iceberg's catalog `lake`.
+    """
+    lake = "spark.sql.catalog.lake"
+    return {
+        "spark.sql.extensions": ",".join(_EXTENSIONS),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        lake: "org.apache.iceberg.spark.SparkCatalog",
+        f"{lake}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        f"{lake}.uri": f"jdbc:sqlite:{catalog}",
+        f"{lake}.warehouse": "s3a://state/warehouse",
+        f"{lake}.jdbc.schema-version": "V1",
+        "spark.hadoop.fs.s3a.endpoint": endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+    }
+
+
+def environment(store: S3, endpoint: str = "") -> dict[str, str]:
+    """The variables with which programs find the store.
+
+    Args:
+        store: that they use.
+        endpoint: by which they reach the store; empty: its own.
+    """
+    return {**store.environment, "AWS_ENDPOINT_URL": endpoint or store.endpoint, "AWS_ALLOW_HTTP": "true"}

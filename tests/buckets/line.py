@@ -14,6 +14,8 @@ _REQUEST: re.Pattern[bytes] = re.compile(
     rb"(?:^|\n)(GET|PUT|HEAD|POST|DELETE) (/[^ \r\n]*) HTTP/1\.1\r\n((?:[^\r\n]+\r\n)*)"
 )
 
+_ERROR = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
 
 class Request(NamedTuple):
     """One request.
@@ -33,7 +35,8 @@ class Line:
     Attributes:
         asked: all requests, in order.
         settings: of Hadoop's client, to reach the store by this line.
-        fault: what becomes of a request: None, ``before`` (it does not arrive), ``after`` (its answer does not).
+        fault: what becomes of a request: None, ``before`` (it does not arrive), ``after`` (its answer does not),
+            ``500`` (it is done, and the answer is an error).
     """
 
     def __init__(self, to: int) -> None:
@@ -60,7 +63,7 @@ class Line:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.CancelledError):
             theirs, ours = await asyncio.open_connection("127.0.0.1", self._to)
-            mute = asyncio.Event()
+            mute: asyncio.Future[bytes] = self._loop.create_future()  # what answers in place of the store
             await asyncio.gather(self._up(reader, ours, writer, mute), self._down(theirs, writer, mute))
 
     async def _up(
@@ -68,7 +71,7 @@ class Line:
         reader: asyncio.StreamReader,
         ours: asyncio.StreamWriter,
         writer: asyncio.StreamWriter,
-        mute: asyncio.Event,
+        mute: asyncio.Future[bytes],
     ) -> None:
         with suppress(OSError, asyncio.CancelledError):
             while data := await reader.read(1 << 16):
@@ -80,16 +83,19 @@ class Line:
                         writer.close()
                         ours.close()
                         return
-                    if fault == "after":
-                        mute.set()
+                    if fault is not None and not mute.done():
+                        mute.set_result(_ERROR if fault == "500" else b"")
                 ours.write(data)
                 await ours.drain()
         ours.close()
 
-    async def _down(self, theirs: asyncio.StreamReader, writer: asyncio.StreamWriter, mute: asyncio.Event) -> None:
+    async def _down(
+        self, theirs: asyncio.StreamReader, writer: asyncio.StreamWriter, mute: asyncio.Future[bytes]
+    ) -> None:
         with suppress(OSError, asyncio.CancelledError):
             while data := await theirs.read(1 << 16):
-                if mute.is_set() and not data.startswith(b"HTTP/1.1 100"):
+                if mute.done() and not data.startswith(b"HTTP/1.1 100"):
+                    writer.write(mute.result())
                     break
                 writer.write(data)
                 await writer.drain()

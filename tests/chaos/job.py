@@ -19,12 +19,13 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from examples.lake.services import settings as lake
 from examples.services import jars
 from spark_client import Channel, Marks, Tracking
 from spark_client.counting.runs import Run
 from spark_client.storage.directories import publish
 from tests.chaos import unprotected
-from tests.chaos.plan import TOPIC, Shape
+from tests.chaos.plan import CATALOG, PLACE, TOPIC, Shape
 from tests.chaos.spark_home import java_options
 from tests.spark.feed import SCHEMA
 from tracker.client import DrainState, Outcome, Report, TrackerClient
@@ -95,7 +96,7 @@ def dice(shape: Shape, place: str) -> random.Random:
     return random.Random(f"{shape.seed} {place} {batch} {task.partitionId()} {task.attemptNumber()}")
 
 
-def session(shape: Shape) -> SparkSession:
+def session(shape: Shape, path: Path) -> SparkSession:
     """Two executors of one core each. Whoever does not answer for some seconds is given up: so zombies come to be."""
     checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     options = {
@@ -123,6 +124,9 @@ def session(shape: Shape) -> SparkSession:
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("chaos")
     if shape.brokers:
         options["spark.jars"] = jars.connector()
+    if shape.store:
+        options |= {"spark.jars": ",".join([jars.lake(), jars.s3a()]), **lake(shape.store, path / CATALOG)}
+        options["spark.hadoop.fs.s3a.fast.upload.buffer"] = "bytebuffer"  # not the disk, whose files have no sums here
     for key, value in options.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -151,12 +155,18 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
         identity=["row_id", "piece"],
         front=Marks("is_last"),
     )
-    channel = _channel(tracking, shape, path)
+    place = f"s3a://{PLACE}" if shape.store else str(path)
+    channel = _channel(tracking, shape, place)
     sending = source.transform(lambda df: df.mapInArrow(flaky("send"), df.schema)).where("kind <> 'z'")
     queries = [sending.writeStream.channel(channel)]
     received = tracking.receive(channel).transform(lambda df: df.mapInArrow(flaky("receive"), df.schema))
     released = tracking.release(received, ["kind"], aggs={"rows": F.sum("whole"), "amount": F.sum("amount")})
-    queries.append(released.writeStream.option("path", path / "out").receipts(path / "receipts"))
+    results = released.writeStream.receipts(f"{place}/receipts")
+    if shape.table == "iceberg":
+        spark.sql("create namespace if not exists lake.chaos")
+        queries.append(results.format("iceberg").option("path", "lake.chaos.out"))
+    else:
+        queries.append(results.format(shape.table or "parquet").option("path", f"{place}/out"))
     if shape.audit:
 
         def twice(rows: DataFrame, epoch: int) -> None:
@@ -169,17 +179,17 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
         flaked = audited.transform(lambda df: df.mapInArrow(flaky("audit"), df.schema))
         queries.append(flaked.writeStream.foreachBatch(twice))
     for number, query in enumerate(queries, 1):
-        query.option("checkpointLocation", path / f"cp{number}").option("seal", shape.seal).start()
+        query.option("checkpointLocation", f"{place}/cp{number}").option("seal", shape.seal).start()
     return tracking
 
 
-def _channel(tracking: Tracking, shape: Shape, path: Path) -> Channel:
+def _channel(tracking: Tracking, shape: Shape, place: str) -> Channel:
     if not shape.brokers:
-        return tracking.channel(TOPIC, str(path / TOPIC), keep=True)  # the judgement counts what was sent
+        return tracking.channel(TOPIC, f"{place}/{TOPIC}", keep=True)  # the judgement counts what was sent
     at_least_once = {"kafka.enable.idempotence": "false", "kafka.request.timeout.ms": "3000"}
     protected = os.environ.get("CHAOS_WITHOUT") != "labels"
     return tracking.kafka_channel(
-        TOPIC, TOPIC, shape.brokers, str(path / TOPIC), deduplicate=protected, options=at_least_once
+        TOPIC, TOPIC, shape.brokers, f"{place}/{TOPIC}", deduplicate=protected, options=at_least_once
     )
 
 
@@ -208,7 +218,7 @@ def main(path: Path) -> None:
     dawdle(shape)
     if (path / "order").exists() and drained(shape):
         return  # by the driver before this one, which was killed before it could end
-    tracking = pipeline(session(shape), shape, path)
+    tracking = pipeline(session(shape, path), shape, path)
     (path / "started").touch()
     while not (path / "order").exists():
         time.sleep(0.2)

@@ -13,6 +13,8 @@ from tests.spark.feed import row
 
 TENANTS = "abc"
 TOPIC = "clean"  #: of Kafka's, and the segment
+PLACE = "state/chaos"  #: in a store of objects
+CATALOG = "catalog.db"  #: of Iceberg, in the directory of a round
 WINDOWS = 4  #: of an hour, for each tenant
 
 #: How often each kind of fault is drawn. A killed driver takes long to come back, so that others come more often.
@@ -32,13 +34,19 @@ WEIGHTS = {
     "hold back answers": 3,
     "kill broker": 2,
     "hold back the broker's answers": 3,
+    "kill store": 3,
+    "break the store's answers": 3,
 }
 KILLS = ("kill worker", "kill executor", "kill driver", "kill tracker")
-#: Where many kills are to come, and of each kind about as many. Drivers are also killed alone, and in drains.
-EVENLY = {**dict.fromkeys(WEIGHTS, 1), **dict.fromkeys(KILLS, 15)}
 IN_A_DRAIN = ", in a drain"  #: what is added to the kind of a fault that strikes while a job drains
 #: Only where the channel is a topic of Kafka's.
 BROKERS = frozenset(["kill broker", "hold back the broker's answers"])
+#: Only where all is in a store of objects.
+STORES = frozenset(["kill store", "break the store's answers"])
+#: In a store of objects, results go into files or into one of these.
+TABLES = ("delta", "iceberg")
+#: Where many kills are to come, and of each kind about as many. Drivers are also killed alone, and in drains.
+EVENLY = {**dict.fromkeys(WEIGHTS, 1), **dict.fromkeys(STORES, 8), **dict.fromkeys(KILLS, 15)}
 #: Of a step that is not deterministic: a batch that another driver replays may well differ from what was published.
 DRIVERS = frozenset(["kill driver", "kill driver, not its children", "kill source reader", "zombie driver"])
 
@@ -73,6 +81,8 @@ class Shape:
         audit: whether there is a third query, whose function makes two actions of each batch.
         splits: whether the source's rows are split at random, differently in each attempt.
         drains: whether the round ends by a drain, with windows that no mark has ended.
+        store: the URL of a store of objects, which has checkpoints, channel, results and receipts; empty: a disk has.
+        table: the format of the results, one of `TABLES`; empty: files.
     """
 
     seed: int
@@ -83,11 +93,14 @@ class Shape:
     audit: bool
     splits: bool
     drains: bool
+    store: str = ""
+    table: str = ""
 
     @property
     def traits(self) -> list[str]:
         """What is particular about it."""
-        return [trait for trait in ("seal", "audit", "splits", "drains", "brokers") if getattr(self, trait)]
+        plain = ("seal", "audit", "splits", "drains", "brokers", "store")
+        return [*(trait for trait in plain if getattr(self, trait)), *([self.table] if self.table else [])]
 
     def write(self, path: Path) -> None:
         """Puts it where the job's program finds it."""
@@ -109,7 +122,7 @@ def is_over_kafka(seed: int, without: str | None) -> bool:
     return without == "labels" or (without is None and random.Random(f"channel {seed}").random() < 0.25)
 
 
-def shape(seed: int, server: str, brokers: str, without: str | None) -> Shape:
+def shape(seed: int, server: str, brokers: str, without: str | None, store: str = "") -> Shape:
     """The job of a round.
 
     Args:
@@ -117,13 +130,17 @@ def shape(seed: int, server: str, brokers: str, without: str | None) -> Shape:
         server: the tracker's address.
         brokers: Kafka's; empty: the channel is of files.
         without: the protection that is taken out.
+        store: the URL of a store of objects; empty: all is on a disk. Only there a function makes two actions of each
+            batch, whose results it renames.
     """
     rng = random.Random(f"shape {seed}")
     seal, audit, splits, drains = (rng.random() < share for share in (0.5, 0.5, 0.5, 0.33))
     if without is not None:  # a sealed batch would not be hurt
         seal, audit, splits = False, without == "units" or audit, without == "seal"
     splits = splits and (seal or without == "seal") and not brokers
-    return Shape(seed, f"chaos-{seed}", server, brokers, seal, audit, splits, drains and not splits)
+    table = rng.choice(["", *TABLES]) if store else ""
+    audit, drains = audit and not store, drains and not splits
+    return Shape(seed, f"chaos-{seed}", server, brokers, seal, audit, splits, drains, store, table)
 
 
 def drawn(seed: int, number: int, kinds: Sequence[str], weights: Mapping[str, int] = WEIGHTS) -> list[str]:

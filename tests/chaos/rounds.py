@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -15,9 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from examples.lake.services import environment
 from examples.services.kafka import Kafka
+from examples.services.s3 import S3
+from tests.buckets.line import Line as LineToStore
+from tests.buckets.line import Request
 from tests.chaos import truth
-from tests.chaos.plan import BROKERS, IN_A_DRAIN, TOPIC, Fault, Shape, faults_in_a_drain, files, shape
+from tests.chaos.plan import BROKERS, IN_A_DRAIN, STORES, TOPIC, Fault, Shape, faults_in_a_drain, files, shape
 from tests.chaos.processes import MARK, Role, below, kill_all, processes, processor_seconds, send
 from tests.chaos.spark_home import spark_home
 from tests.client.processes import Line, Server
@@ -33,6 +38,7 @@ _TRIES = 8  #: drivers that may fail one after the other
 _SETTLES = 300.0  #: seconds without any progress after which a round is over
 _HAS_WORKED = 0.3  #: of these waits, what its processes must have had of a processor: a machine may be busy elsewhere
 _STANDS_STILL = 3600.0  #: seconds after which a wait is over nevertheless
+_BREAKS, _BROKEN = 0.3, ("before", "after", "500")  #: the share of a broken store's requests, and what becomes of them
 _GROWS = 16 << 20  #: bytes that a tracker may hold more after a round than before it; 3 to 4 MiB were seen
 _RECORD = b"tracker-epoch"  #: the header that each record of a channel has
 _REPOSITORY = Path(__file__).parents[2]
@@ -101,6 +107,7 @@ class Round:
         without: the protection that is taken out.
         say: hears of each fault.
         kafka: whether the channel is a topic of a Kafka broker, which is started for the round.
+        lake: whether all is in a store of objects, which is started for the round, and results may go into tables.
         home: of `spark_home`; None: the round makes its own.
     """
 
@@ -114,6 +121,7 @@ class Round:
         say: Say,
         kafka: bool = False,
         home: Path | None = None,
+        lake: bool = False,
     ) -> None:
         self._path = path
         self._say = say
@@ -121,11 +129,18 @@ class Round:
         self._without = without
         path.mkdir(parents=True)
         self._home = home or spark_home(path / "spark")
+        self._store = S3(path / "s3") if lake else None
+        self._line_to_store: LineToStore | None = None
+        if self._store is not None:
+            self._store.start()
+            self._line_to_store = LineToStore(self._store.port)
         self._tracker = Server(path)
         self._line = Line(self._tracker.address)
         self._broker_line: Line | None = None
         self._broker = Kafka(path / "kafka", self._line_to_broker) if kafka else None
-        self._shape = shape(seed, self._line.address, self._broker.servers if self._broker else "", without)
+        store = f"http://127.0.0.1:{self._line_to_store.port}" if self._line_to_store else ""
+        self._shape = shape(seed, self._line.address, self._broker.servers if self._broker else "", without, store)
+        self._kept = truth.Kept(path, self._shape, self._store)
         self._shape.write(path / "shape.json")
         self._plan = plan
         self._in_the_drain = faults_in_a_drain(seed) if plan and self._shape.drains else []
@@ -162,7 +177,7 @@ class Round:
             self._put_rows(len(self._rows))
             self._finish()
             self._outcome.problems = truth.problems(
-                self._path, self._shape, self._feed.rows, self._client, self._subscriber, self._restarts
+                self._kept, self._shape, self._feed.rows, self._client, self._subscriber, self._restarts
             )
             self._outcome.damage = list(self._outcome.problems)
             self._outcome.memory = before, self._tracker.memory()
@@ -183,8 +198,9 @@ class Round:
     def _start(self) -> None:
         (self._path / "started").unlink(missing_ok=True)
         self._had_done = self._commits()
-        environment = {
+        variables = {
             **os.environ,
+            **(environment(self._store, self._shape.store) if self._store else {}),
             MARK: self._mark,
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -192,13 +208,13 @@ class Round:
             "PYTHONPATH": os.pathsep.join([str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]),
         }
         if self._without is not None:
-            environment["CHAOS_WITHOUT"] = self._without
+            variables["CHAOS_WITHOUT"] = self._without
         with (self._path / "driver.log").open("ab") as log:
             self._driver = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.job", str(self._path)],
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=variables,
                 start_new_session=True,
             )
 
@@ -251,6 +267,8 @@ class Round:
             self._line.cut()
         elif fault.kind in BROKERS:
             self._strike_the_broker(fault)
+        elif fault.kind in STORES:
+            self._strike_the_store(fault)
         elif "driver" in target:
             self._strike_the_driver(fault)
         else:
@@ -282,6 +300,24 @@ class Round:
             written = self._comes_true(lambda: line.holds, _IDLES)
             time.sleep(fault.seconds if written else 0)
             line.cut()
+
+    def _strike_the_store(self, fault: Fault) -> None:
+        assert self._store is not None
+        line = self._line_to_store
+        assert line is not None
+        if fault.kind == "kill store":
+            self._store.kill()
+            time.sleep(fault.seconds / 4)
+            self._store.start()
+        else:  # some requests do not arrive, the answers of others are lost, and others are done and called errors
+            rng = random.Random(f"{self._shape.seed} {fault.which}")
+
+            def broken(request: Request) -> str | None:
+                return rng.choice(_BROKEN) if rng.random() < _BREAKS else None
+
+            line.fault = broken
+            time.sleep(fault.seconds)
+            line.fault = lambda request: None
 
     def _strike_the_driver(self, fault: Fault) -> None:
         if fault.kind == "kill driver" and fault.which < _WHILE_IT_STARTS:
@@ -319,7 +355,7 @@ class Round:
 
     def _commits(self) -> int:
         """How many batches Spark has committed."""
-        return sum(name.isdigit() for path in self._path.glob("cp*/commits") for name in os.listdir(path))
+        return sum(name.isdigit() for path in self._kept.root.glob("cp*/commits") for name in os.listdir(path))
 
     def _target(self, fault: Fault, roles: tuple[Role, ...]) -> int:
         found: list[int] = []
@@ -418,7 +454,7 @@ class Round:
             staged = any(producer.staged_epochs for producer in status.producers)
             if status.open_substreams or status.in_flight or staged or not status.ended_substreams:
                 return False
-            return truth.state_is_empty(self._path) and truth.has_all(self._path, self._feed.rows)
+            return self._kept.state_is_empty() and truth.has_all(self._kept, self._feed.rows)
         return False
 
     def _leftovers(self) -> list[str]:
@@ -457,6 +493,9 @@ class Round:
         if self._broker is not None and self._broker_line is not None:
             self._broker_line.close()
             self._broker.kill()
+        if self._store is not None and self._line_to_store is not None:
+            self._line_to_store.close()
+            self._store.kill()
         shutil.rmtree(self._home / "work", ignore_errors=True)
 
 

@@ -22,6 +22,16 @@ def test_a_job_whose_parts_are_each_killed_once_equals_a_batch(tmp_path: Path) -
     assert all(outcome.injected[kind] == 1 for kind in kinds)
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [2001, 2005, 2003], ids=["iceberg", "delta", "files"])
+def test_a_job_in_a_store_that_fails_equals_a_batch(tmp_path: Path, seed: int) -> None:
+    kinds = ["kill driver", "break the store's answers", "kill worker", "kill store", "kill tracker"]
+    outcome = Round(seed, tmp_path / "round", faults(seed, kinds), 8, None, print, lake=True).play()
+    assert outcome.problems == []
+    assert all(outcome.injected[kind] == 1 for kind in kinds)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_check_finds_damage_where_each_attempt_counts(tmp_path: Path) -> None:

@@ -11,9 +11,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
 
-from tests.chaos.plan import TOPIC, Shape
+from examples.services.s3 import S3
+from tests.chaos.plan import CATALOG, PLACE, TOPIC, Shape
 from tracker.client import Ended, Event, Late, Reason, Stalled, TrackerClient, Watch
 
 Key = tuple[str, datetime]
@@ -64,13 +68,75 @@ class Subscriber:
             self._watch.close()
 
 
+class Kept:
+    """What a round keeps: in its directory, or in a store, whose objects are files on this disk.
+
+    Args:
+        directory: of the round.
+        shape: its job.
+        store: in which all is; None: in the directory.
+
+    Attributes:
+        root: the directory with the checkpoints.
+    """
+
+    def __init__(self, directory: Path, shape: Shape, store: S3 | None) -> None:
+        self.root = directory if store is None else store.objects.parent / PLACE
+        self._directory = directory
+        self._shape = shape
+        self._store = store
+
+    def rows(self, table: str, files: str = "epoch=*/*.parquet") -> list[dict[str, Any]]:
+        """Return what was published in a table of files: what a name beginning with ``_`` hides was not."""
+        paths = [path for path in sorted((self.root / table).glob(files)) if path.parent.name[0] not in "_."]
+        return [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+
+    def released(self) -> Counter[tuple[Any, ...]]:
+        """Return the released rows: (tenant, window's start, kind, rows, amount)."""
+        read = {"delta": self._in_delta, "iceberg": self._in_iceberg}.get(self._shape.table, lambda: self.rows("out"))
+        return Counter(
+            (row["tenant"], row["window"]["start"].replace(tzinfo=None), row["kind"], row["rows"], row["amount"])
+            for row in read()
+        )
+
+    def _in_delta(self) -> list[dict[str, Any]]:
+        if not (self.root / "out" / "_delta_log").exists():
+            return []
+        rows: list[dict[str, Any]] = deltalake.DeltaTable(self.root / "out").to_pyarrow_table().to_pylist()
+        return rows
+
+    def _in_iceberg(self) -> list[dict[str, Any]]:
+        assert self._store is not None
+        keys = self._store.environment
+        catalog = SqlCatalog(
+            "lake",
+            **{
+                "uri": f"sqlite:///{self._directory / CATALOG}",
+                "s3.endpoint": self._store.endpoint,
+                "s3.region": keys["AWS_REGION"],
+                "s3.access-key-id": keys["AWS_ACCESS_KEY_ID"],
+                "s3.secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
+            },
+        )
+        try:
+            rows: list[dict[str, Any]] = catalog.load_table("chaos.out").scan().to_arrow().to_pylist()
+        except NoSuchTableError:
+            return []
+        return rows
+
+    def state_is_empty(self) -> bool:
+        """Whether the release keeps nothing."""
+        versions = sorted((self.root / "cp2" / "tracker" / "state").glob("version-*.json"))
+        return bool(versions) and not json.loads(versions[-1].read_text())["parts"]
+
+
 def problems(
-    path: Path, shape: Shape, fed: Sequence[Row], client: TrackerClient, subscriber: Subscriber, restarts: int
+    kept: Kept, shape: Shape, fed: Sequence[Row], client: TrackerClient, subscriber: Subscriber, restarts: int
 ) -> list[str]:
     """What is wrong with a round that has come to its end; nothing if it is exact.
 
     Args:
-        path: its directory.
+        kept: what it has left.
         shape: its job.
         fed: all rows.
         client: to its tracker.
@@ -78,17 +144,17 @@ def problems(
         restarts: how often a driver was started again.
     """
     found: list[str] = []
-    found.extend(_differences("released", _released(path), expected(fed)))
+    found.extend(_differences("released", kept.released(), expected(fed)))
     if shape.audit:
-        audited = Counter(row["row_id"] for row in _rows(path / "audit"))
+        audited = Counter(row["row_id"] for row in kept.rows("audit"))
         found.extend(_differences("audited", audited, Counter(row["row_id"] for row in fed)))
     events = all_events(client, shape.job)
     subscriber.catch_up(len(events))
     found.extend(of_events(events, subscriber.events, subscriber.failure))
     ended = {(e.segment, e.scope, e.name): e.elements for event in events if isinstance(e := event.kind, Ended)}
-    children = [row for row in fed if row["kind"] != "z"] if shape.brokers else _rows(path / "clean", "*/*/*.parquet")
+    children = [row for row in fed if row["kind"] != "z"] if shape.brokers else kept.rows(TOPIC, "*/*/*.parquet")
     found.extend(of_counts(shape, fed, children, ended, restarts > 0))
-    found.extend(_of_receipts(path, ended))
+    found.extend(_of_receipts(kept, ended))
     status = client.job(shape.job)
     left = {
         "open substreams": status.open_substreams,
@@ -97,11 +163,11 @@ def problems(
         "staged epochs": sum(len(producer.staged_epochs) for producer in status.producers),
     }
     found.extend(f"{number} {what} are left" for what, number in left.items() if number)
-    if not state_is_empty(path):
+    if not kept.state_is_empty():
         found.append("the release has state left")
-    if shape.brokers and (unsure := _epochs_with_labels(path)):
+    if shape.brokers and (unsure := _epochs_with_labels(kept.root)):
         found.append(f"the receiver keeps labels of {unsure} epochs")
-    if any(path.glob("cp*/tracker/late/**/*.parquet")):
+    if any(kept.root.glob("cp*/tracker/late/**/*.parquet")):
         found.append("rows were set aside as late")
     return found
 
@@ -117,17 +183,10 @@ def expected(fed: Sequence[Row]) -> Counter[tuple[Any, ...]]:
     return Counter((*key, rows, amount) for key, (rows, amount) in totals.items())
 
 
-def has_all(path: Path, fed: Sequence[Row]) -> bool:
+def has_all(kept: Kept, fed: Sequence[Row]) -> bool:
     """Whether as many rows were released as there have to be."""
-    audited = path / "audit"
-    whole = not audited.exists() or len(_rows(audited)) >= len(fed)
-    return whole and _released(path).total() >= expected(fed).total()
-
-
-def state_is_empty(path: Path) -> bool:
-    """Whether the release keeps nothing."""
-    versions = sorted((path / "cp2" / "tracker" / "state").glob("version-*.json"))
-    return bool(versions) and not json.loads(versions[-1].read_text())["parts"]
+    whole = not (kept.root / "audit").exists() or len(kept.rows("audit")) >= len(fed)
+    return whole and kept.released().total() >= expected(fed).total()
 
 
 def _epochs_with_labels(path: Path) -> int:
@@ -230,25 +289,12 @@ def of_counts(
     return found
 
 
-def _of_receipts(path: Path, ended: Mapping[tuple[str, str, str], int]) -> list[str]:
+def _of_receipts(kept: Kept, ended: Mapping[tuple[str, str, str], int]) -> list[str]:
     """Whether each end has left one receipt, with the tracker's own count."""
-    receipts = _rows(path / "receipts", "*/epoch=*/*.parquet")
+    receipts = kept.rows("receipts", "*/epoch=*/*.parquet")
     left = Counter((row["scope"], row["name"], row["elements"], row["rows"]) for row in receipts)
     ends = ((scope, name, number) for (segment, scope, name), number in ended.items() if segment == "clean")
     return _differences("receipts", left, Counter((scope, name, number, number) for scope, name, number in ends))
-
-
-def _released(path: Path) -> Counter[tuple[Any, ...]]:
-    return Counter(
-        (row["tenant"], row["window"]["start"].replace(tzinfo=None), row["kind"], row["rows"], row["amount"])
-        for row in _rows(path / "out")
-    )
-
-
-def _rows(table: Path, files: str = "epoch=*/*.parquet") -> list[dict[str, Any]]:
-    """What was published in a table of files: what a name beginning with ``_`` hides was not."""
-    paths = [path for path in sorted(table.glob(files)) if path.parent.name[0] not in "_."]
-    return [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
 
 
 def _window(row: Row) -> datetime:
