@@ -3,13 +3,15 @@
     python -m tests.mutants                                           # 60 of each area, drawn by a seed
     python -m tests.mutants --area core --number 500
     python -m tests.mutants --file tracker/core/accounts.py --number 0     # all of a file
+    python -m tests.mutants --file tracker/server/limits.py --tests tests/server/test_bounds.py
 
 The tests run in a copy of the repository. Each area has its own tests; a mutant is killed by the first that fails. So
 the tests that have killed most stand first, then the quickest (`ordering`), and nothing is cut down to be read. What
 survives and is listed in ``equal.json`` makes no difference that anybody could see, for the reason given there, and is
 not run. Ends with 1 if anything else survives.
 
-What costs time is what survives: it meets all tests of its area.
+What costs time is what survives: it meets all tests of its area. With ``--tests`` it meets only these, which is for a
+first look; other tests of the area may notice what they do not.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import json
 import os
 import py_compile
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -54,7 +57,10 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/server/test_recovery.py",
         "tests/server/test_marks.py",
     ),
-    "server": ("tests/server", "tests/cli", "tests/client/test_client.py", "tests/security", "tests/metrics"),
+    "server": (
+        *("tests/server", "tests/cli", "tests/client/test_client.py", "tests/client/test_tokens.py"),
+        *("tests/security", "tests/metrics"),
+    ),
     "relay": ("tests/relay", "tests/security/test_relay.py", "tests/metrics/test_relay.py"),
     "client": (
         *("tests/client", "tests/scale", "tests/cli/test_commands.py", "tests/relay/test_sockets.py"),
@@ -79,6 +85,7 @@ def main() -> int:
     parser.add_argument("--number", type=int, default=60, help="of mutants of each area; 0: all (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="that draws them (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="at a time (default: %(default)s)")
+    parser.add_argument("--tests", type=shlex.split, help="arguments for pytest, in place of those of the area")
     parser.add_argument("--json", type=Path, help="write the result there")
     given = parser.parse_args()
     areas = given.area or [area for area in AREAS if not given.file or any(_area(f) == area for f in given.file)]
@@ -89,7 +96,7 @@ def main() -> int:
     print(f"{len(chosen)} mutants in {', '.join(areas)}", flush=True)
     began = time.monotonic()
     with _copies(given.jobs) as copies, ThreadPoolExecutor(given.jobs) as pool:
-        tests = {area: _Tests(area, copies) for area in areas}
+        tests = {area: _Tests(given.tests or AREAS[area], copies) for area in areas}
         running = {pool.submit(tests[_area(mutant.file)].judge, mutant): mutant for mutant in judged}
         for number, future in enumerate(as_completed(running), 1):
             mutant, killer = running[future], future.result()
@@ -139,15 +146,15 @@ def _copies(number: int) -> Iterator[SimpleQueue[Path]]:
 
 
 class _Tests:
-    """The tests of an area, and what each has found; for several threads.
+    """The tests that judge, and what each has found; for several threads.
 
     Args:
-        area: whose tests.
+        chosen: arguments for pytest, which choose the tests.
         copies: to run them in. They have to pass on the code as it is, or nothing could be concluded from a failure.
     """
 
-    def __init__(self, area: str, copies: SimpleQueue[Path]) -> None:
-        self._area = area
+    def __init__(self, chosen: Sequence[str], copies: SimpleQueue[Path]) -> None:
+        self._chosen = chosen
         self._copies = copies
         self._known: dict[str, Known] = {}
         self._lock = Lock()
@@ -157,7 +164,7 @@ class _Tests:
         if failed:
             raise SystemExit(f"{failed} fails without any change; mend that first")
         self._known = {name: {"seconds": taken, "kills": 0} for name, taken in seconds.items()}
-        print(f"{area}: {len(seconds)} tests pass in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"{len(seconds)} tests pass in {time.monotonic() - began:.0f} s", flush=True)
 
     def judge(self, mutant: Mutant) -> str:
         """The test that finds a mutant; empty: none does."""
@@ -190,11 +197,11 @@ class _Tests:
                 order.write_text(json.dumps(self._known))
             command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
             command += ["-p", "tests.mutants.ordering", "--order-file", str(order), "--note-file", str(note)]
-            command += ["--hypothesis-seed", "0", "-m", "not slow and not spark", *AREAS[self._area]]
+            command += ["--hypothesis-seed", "0", "-m", "not slow and not spark", *self._chosen]
             environment = {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "PYTHONPATH": str(copy)}
             ended = _run_alone(command, copy, environment)
             if ended == _NO_TESTS:
-                raise SystemExit(f"there are no such tests: {' '.join(AREAS[self._area])}")
+                raise SystemExit(f"there are no such tests: {shlex.join(self._chosen)}")
             noted: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"seconds": {}, "failed": ""}
         # What cannot even be imported fails before any test does.
         return noted["seconds"], noted["failed"] or ("" if ended == _PASSED else "before any test")
