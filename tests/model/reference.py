@@ -552,7 +552,7 @@ class Job:
         if s.open and (self.unbalanced(s) or self.held_by(s)):
             return False
         given_up = any(end.reason in (Reason.EXPIRED, Reason.ABANDONED) for end in s.ended.values())
-        return not s.known or given_up or s.late_reports > 0
+        return given_up or s.late_reports > 0
 
     def short(self, s: Substream) -> list[str]:
         return [g for g in self.segments_in_order() if s.short(g)]
@@ -1934,7 +1934,7 @@ class ReferenceTracker:
         return Through(
             tuple(n for n, s in enumerate(found) if s and s.open and (job.unbalanced(s) or job.held_by(s))),
             tuple(n for n, s in enumerate(found) if s and job.has_lost(s)),
-            tuple(n for n, s in enumerate(found) if s is None),
+            tuple(n for n, s in enumerate(found) if not s or not (s.known or s.late_reports)),
         )
 
     def explained(self, name: str, scope: str, substream: str) -> Explained:

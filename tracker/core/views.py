@@ -476,16 +476,15 @@ def _how_far(job: Job, scope: str, name: str) -> str:
     """Return which of the three words applies to a substream; "": it is through."""
     accounts = job.accounts
     row = accounts.find_one(scope, name)
-    if row < 0:
-        return _FORGOTTEN
-    flags, rows = accounts.flags[row], np.array([row])
-    if not flags & KNOWN:
-        return _LOST  # it was late from the first element on
-    if flags & AWAITING_RECOMMIT or accounts.cells.owing(rows)[0]:
+    is_late = row >= 0 and accounts.id_of(row) in job.late_by_id
+    if row < 0 or not (is_late or accounts.flags[row] & KNOWN):
+        return _FORGOTTEN  # or only named, by what is staged or by a close after its end
+    rows = np.array([row])
+    if accounts.flags[row] & AWAITING_RECOMMIT or accounts.cells.owing(rows)[0]:
         return _PENDING
     count = len(job.graph)
     reasons = accounts.cells.reasons(np.repeat(rows, count), np.arange(count))
-    return _LOST if accounts.id_of(row) in job.late_by_id or np.isin(reasons, _GIVEN_UP).any() else ""
+    return _LOST if is_late or np.isin(reasons, _GIVEN_UP).any() else ""
 
 
 def _unbalanced(job: Job) -> tuple[str, ...]:
