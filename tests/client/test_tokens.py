@@ -12,6 +12,8 @@ import pytest
 from tests.client.conftest import spec
 from tests.client.processes import Server
 from tracker.client import Passed, Producer, Token, TrackerClient, TrackerError
+from tracker.client.tokens import Following
+from tracker.wire.gen.tracker_pb2 import AwaitThroughResponse
 
 HOPS = {"orders": ["paid"], "paid": []}
 
@@ -145,3 +147,62 @@ def test_a_report_has_a_token_once_the_tracker_has_taken_it(client: TrackerClien
     report.report(units=["a", "b"])
     with pytest.raises(ValueError, match="has not taken the report yet"):
         report.token()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '["shop", "8f", "till", 7]',
+        '["shop", "8f", "till", 7, [["berlin"]]]',
+        '["shop", "8f", "till", 7, [["berlin", 1]]]',
+        '[1, "8f", "till", 7, []]',
+        '["shop", "8f", null, 7, []]',
+        '["shop", "8f", "till", "7", []]',
+        '["shop", "8f", "till", 7.5, []]',
+        '["shop", "8f", "till", -1, []]',
+        '["shop", "8f", "till", 9223372036854775808, []]',
+    ],
+)
+def test_a_text_that_is_no_tokens_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no token; give what str"):
+        Token.of(text)
+
+
+def test_the_text_of_a_token_is_that_token() -> None:
+    for token in (Token("shop", "8f", "till", 0, ()), Token("shop", "8f", "till", 2**40, (("berlin", "monday"),))):
+        assert Token.of(str(token)) == Token.of(token) == token
+
+
+def test_each_substream_is_asked_for_until_it_was_through_once() -> None:
+    """An answer names substreams by their places in its question."""
+    substreams = (("berlin", "monday"), ("lima", "monday"), ("berlin", "tuesday"), ("lima", "tuesday"))
+    following = Following(Token("shop", "8f", "till", 7, substreams), timeout=0, longest=20)
+
+    def asked() -> list[tuple[str, str]]:
+        question = following.question()
+        assert question is not None
+        assert (question.job, question.log_id, question.producer, question.epoch) == ("shop", "8f", "till", 7)
+        return [(question.scopes[at], name) for at, name in zip(question.scope_index, question.names, strict=True)]
+
+    assert asked() == list(substreams)
+    with pytest.raises(TimeoutError, match="'tuesday' of scope 'berlin' and 1 more substreams"):
+        following.learn(AwaitThroughResponse(pending=[2, 3], lost=[1]))
+    assert asked() == [("berlin", "tuesday"), ("lima", "tuesday")]
+    following.learn(AwaitThroughResponse(forgotten=[1]))
+    assert following.question() is None
+    assert following.passed == Passed(lost=(("lima", "monday"),), forgotten=(("lima", "tuesday"),))
+    assert not Passed(lost=following.passed.lost).complete
+    assert not Passed(forgotten=following.passed.forgotten).complete
+
+
+@pytest.mark.parametrize(
+    ("timeout", "longest", "asks"),
+    [(None, 2.25, 2.25), (None, 3600, 20), (3600, 2.25, 2.25), (7.5, 20, 7.5), (0, 20, 0), (-1, 20, 0)],
+)
+def test_a_question_lasts_no_longer_than_anybody_waits(
+    timeout: float | None, longest: float, asks: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    question = Following(Token("shop", "8f", "till", 7, (("berlin", "monday"),)), timeout, longest).question()
+    assert question is not None
+    assert question.wait.ToNanoseconds() == asks * 1e9

@@ -68,7 +68,9 @@ class Token:
             job, log_id, producer, epoch, substreams = json.loads(str(text))
             token = cls(job, log_id, producer, epoch, tuple((scope, name) for scope, name in substreams))
             texts = (job, log_id, producer, *(part for pair in token.substreams for part in pair))
-            if not all(isinstance(each, str) for each in texts) or not 0 <= epoch <= MAX_EPOCH:
+            if not all(isinstance(each, str) for each in texts):
+                raise ValueError
+            if type(epoch) is not int or not 0 <= epoch <= MAX_EPOCH:
                 raise ValueError
         except (ValueError, TypeError):
             raise ValueError(f"{str(text)[:60]!r} is no token; give what str(report.token()) has returned") from None
