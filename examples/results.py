@@ -1,6 +1,6 @@
-"""What a finished shop's day is made into, in one query: sums, each shop's best orders, and a bill of every row.
+"""A finished shop's day in one query: sums, each shop's best orders, and a bill of every row.
 
-While a day is open, early results show how it stands. In the end the ledger tells what became of each row.
+While a day is open, early results show how it stands. In the end the ledger accounts for each row.
 
 Start a tracker (`tracker serve`), then run this in the clone: `python -m examples.results [HOST:PORT]`.
 """

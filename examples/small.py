@@ -1,4 +1,4 @@
-"""What the small examples have in common: a session of Spark on this machine, and rows that arrive file by file."""
+"""The common part of the small examples: a session of Spark on this machine, and rows that arrive file by file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Arriving:
 
     @property
     def stream(self) -> DataFrame:
-        """What arrives."""
+        """The rows that arrive, as a stream."""
         return self._spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 1).json(str(self._path))
 
     @property

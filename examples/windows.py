@@ -83,7 +83,7 @@ def main(server: str) -> int:
 
 
 def run(spark: SparkSession, server: str, path: Path, kind: Kind) -> tuple[list[Any], list[Any]]:
-    """What a job releases while clicks arrive, and what a batch makes of all of them."""
+    """Return the rows that a job releases while clicks arrive, and those that a batch makes of all clicks."""
     clicks = Arriving(spark, path / "clicks", SCHEMA)
     tracking = Tracking(spark, job=f"windows-{os.getpid()}-{path.name.replace(' ', '-')}", server=server)
     source = tracking.source(clicks.stream, "clicks", scope="site", front=kind.front(), **kind.source())
@@ -112,7 +112,7 @@ def rows_of(table: DataFrame, columns: list[str]) -> list[Any]:
 
 
 def made(rng: random.Random) -> list[list[tuple[Any, ...]]]:
-    """Clicks, out of order by up to half an hour, in the files in which they arrive."""
+    """Return clicks, out of order by up to half an hour, in the files in which they arrive."""
     files: list[list[tuple[Any, ...]]] = [[] for _ in range(FILES)]
     for site, zone in ZONES.items():
         for number in range(1, 61):

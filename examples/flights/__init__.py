@@ -18,5 +18,5 @@ is the only file a job of your own would need. The others make the demonstration
 | `dry_run` | which promise would have been right for the year: no Spark, no tracker |
 | `delays` | the same for two weeks in steps of one hour, with every release timed |
 
-What tracking costs is measured by `benchmarks.spark`.
+`benchmarks.spark` measures the cost of tracking.
 """

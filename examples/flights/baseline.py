@@ -22,7 +22,7 @@ from spark_client import Channel
 
 
 class Copies:
-    """What a channel holds, as one flat directory, which Spark's file source lists quickly."""
+    """A channel's content as one flat directory, which Spark's file source lists quickly."""
 
     def __init__(self, channel: Channel, directory: Path) -> None:
         """Nothing is there before the first `update`."""
@@ -83,7 +83,7 @@ class WatermarkBaseline:
 
     @property
     def released(self) -> pd.DataFrame:
-        """What has come out: `KEY`, `VALUES` and `file`, the number of the replay file that brought it out."""
+        """Windows that have come out: `KEY`, `VALUES` and `file`, the number of the replay file that released each."""
         return pd.DataFrame(self._released, columns=[*KEY, *VALUES, "file"]).assign(
             day=lambda rows: pd.to_datetime(rows["day"], utc=True)
         )

@@ -1,11 +1,11 @@
-"""How soon a window is released after its last row: two weeks of flights in steps of one hour; `make demo-delays`.
+"""The delay from a window's last row to its release: two weeks of flights in steps of one hour; `make demo-delays`.
 
 The same pipeline, watermarks and kill as in `demo.py`. A file covers one hour here, so a release is timed to the hour:
 from the departure of the last flight of the airport's day to the end of the hour that brought the window out. The two
 weeks have the year's worst day for a short watermark, 19 April, when four flights left more than six hours late.
 
-It prints the table, and keeps it with the picture and with one line for each window (`windows.csv`). The exit status is
-the demo's.
+The program prints the table, and keeps it with the picture and with one line for each window (`windows.csv`). The exit
+status is the demo's.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from examples.flights.year import Part, Year
 
 @dataclass(frozen=True)
 class Options(Part):
-    """What is replayed, and how.
+    """The extent of a replay, the watermarks beside it, and the tracker's outage.
 
     Attributes:
         days: how many; the whole year has 365.
@@ -51,7 +51,7 @@ class Options(Part):
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it.
+    """Outcome of a demonstration.
 
     Attributes:
         tracked: what the pipeline released.
@@ -65,7 +65,7 @@ class Result:
 
     @property
     def exact(self) -> bool:
-        """Whether the released table is what it has to be, and the tracker died in the middle of it."""
+        """True if the released table is right, and the tracker died in the middle of it."""
         return self.tracked.comparison.exact and 0 < self.before < self.tracked.released
 
 
@@ -133,14 +133,14 @@ def _kill_and_restart(tracker: TrackerProcess, down_for: float, progress: Progre
 
 
 def summary(result: Result) -> str:
-    """What a reader wants to know besides the table: whether it is exact, and what the kill changed."""
+    """Return two sentences for the reader: on whether the table is exact, and on what the kill changed."""
     return f"""tracker: {result.tracked.comparison};
          {result.before:,} windows were released before it was killed, {result.tracked.released - result.before:,} after
 """
 
 
 def conclude(result: Result, options: Options) -> tuple[str, bool]:
-    """What a reader wants to know, and whether the released table is exact."""
+    """Return the report for the reader, and whether the released table is exact."""
     text = f"""
 Windows (airport, scheduled day, carrier) of {options.days} days, replayed in steps of {options.span} hours:
 

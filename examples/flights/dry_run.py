@@ -1,4 +1,4 @@
-"""Which promise would have been right for the year of flights? `make demo-replay`; neither Spark nor a tracker runs.
+"""A dry run over the year of flights, to find the right promise. `make demo-replay`; neither Spark nor a tracker runs.
 
 The history is what `replay` makes of the data: the time of a row is the scheduled departure. The data does not have
 when a row reached anybody, so it arrives when its flight left, the first moment at which its delay is known; a

@@ -49,7 +49,7 @@ def other_figures() -> dict[str, Aggregate | Column]:
 
 
 def upgraded(state: DataFrame) -> DataFrame:
-    """What `other_figures` keep, made of what `pipeline.figures` have kept."""
+    """Return the state of `pipeline.figures` in the form that `other_figures` keep."""
     total, number = F.col("mean_delay.part_0").cast("long"), F.col("mean_delay.part_1")
     mean = F.struct(total.alias("total"), number.alias("number"))
     return state.withColumns({"mean_delay": mean, "worst_delay": F.col("worst_delay").cast("long")})

@@ -1,4 +1,4 @@
-"""What one way of releasing made of the replay: which windows came out, when, and which of them were wrong."""
+"""Outcome of one way of releasing the replay: the windows that came out, when each did, and which were wrong."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Outcome:
 
     @property
     def released(self) -> int:
-        """How many windows came out."""
+        """Number of windows that came out."""
         return int(self.windows["hours"].notna().sum())
 
     @property
     def wrong(self) -> int:
-        """How many windows came out with other figures than the truth's."""
+        """Number of windows that came out with other figures than the truth's."""
         return int(self.windows["wrong"].sum())
 
     @property
     def never(self) -> int:
-        """How many windows never came out."""
+        """Number of windows that never came out."""
         return int(self.windows["hours"].isna().sum())
 
     @property
@@ -79,7 +79,7 @@ def judge(
 
 Column = tuple[str, Callable[[Outcome], str]]  #: a heading, and the cell of one outcome
 
-#: What came out.
+#: Columns of the counts of windows.
 COUNTS: Sequence[Column] = (
     ("released", lambda way: f"{way.released:,}"),
     ("wrong", lambda way: f"{way.wrong:,}"),

@@ -22,7 +22,7 @@ from spark_client import Aggregate, Channel, Schedule, Snapshots, TrackedWriter,
 
 
 def figures() -> dict[str, Column]:
-    """What is worth knowing about a carrier's day at an airport."""
+    """Return the aggregates of a carrier's day at an airport."""
     return {
         "flights": F.count("*"),
         "departed": F.count("dep_delay"),  # a cancelled flight has none
@@ -120,7 +120,7 @@ def start(
 
 
 def snapshots(directory: Path) -> Snapshots:
-    """Where the state is exported to when a version hands over to one that keeps something else."""
+    """Return the place to which the state is exported when a version hands over to one that keeps other aggregates."""
     return Snapshots(directory / "snapshots", keep=2)
 
 

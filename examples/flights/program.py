@@ -1,4 +1,4 @@
-"""How each demonstration of the flights runs as a program: its arguments, its files, its exit status.
+"""A demonstration of the flights as a program: its arguments, its files, its exit status.
 
 The exit status is 0 if the released table is exact, 1 if not, 2 if the demonstration could not run.
 """

@@ -30,7 +30,7 @@ class Progress:
             print(f"[{self.seconds:4.0f} s] {what}", flush=True)
 
     def show(self, how_far: str) -> None:
-        """How far the replay is."""
+        """Show how far the replay is."""
         with self._lock:
             if sys.stdout.isatty():
                 self._erase()

@@ -73,7 +73,7 @@ def departures(first_day: str = "2013-01-01", days: int = 365) -> pd.DataFrame:
 
 
 def planes() -> pd.DataFrame:
-    """What flies: `tailnum` and `seats`."""
+    """Return the aircraft: `tailnum` and `seats`."""
     return pd.read_csv(_data("planes.csv"), usecols=["tailnum", "seats"])
 
 

@@ -80,7 +80,7 @@ def _start(directory: Path, settings: Mapping[str, str]) -> SparkSession:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Signals wait meanwhile: one that meets PySpark while it starts the JVM would leave that behind."""
+    """Hold signals back: one that meets PySpark while it starts the JVM would leave that behind."""
     met: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda number, _: met.append(number)) for number in signals]
@@ -95,7 +95,7 @@ def _undisturbed() -> Iterator[None]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Processes that are started meanwhile write their stderr to a file, for as long as they live."""
+    """Redirect the stderr of processes that are started meanwhile to a file, for as long as they live."""
     ours = os.dup(2)
     with path.open("ab") as log:
         os.dup2(log.fileno(), 2)

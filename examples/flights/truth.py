@@ -1,4 +1,4 @@
-"""What the released table must hold: the same aggregation as one batch, by other means, and the comparison with it.
+"""The right content of the released table: the same aggregation as one batch, by other means, and the comparison.
 
 pandas computes it from the departures themselves, so that neither Spark nor the tracker has a part in the truth.
 """
@@ -36,19 +36,19 @@ def daily(flights: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:
 
 
 def complete(flights: pd.DataFrame) -> pd.DataFrame:
-    """When an airport's day was over: `complete`, the departure of its last flight, by `origin` and `day`."""
+    """Return the end of each airport's day: `complete`, the departure of its last flight, by `origin` and `day`."""
     return flights.groupby(["origin", "day"], as_index=False).agg(complete=("known_at", "max"))
 
 
 def due(windows: pd.DataFrame, flights: pd.DataFrame, files: Sequence[File]) -> list[int]:
-    """How many of the windows belong to airports' days that were over by the end of each file of the replay."""
+    """Count, for each file of the replay, the windows of airports' days that were over by the file's end."""
     over = windows.merge(complete(flights), on=["origin", "day"])["complete"]
     return [int((over < file.until).sum()) for file in files]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a released table differs from the truth; every list holds windows as (origin, day, carrier)."""
+    """Differences of a released table from the truth; every list holds windows as (origin, day, carrier)."""
 
     windows: int
     missing: list[tuple[str, str, str]] = field(default_factory=list)

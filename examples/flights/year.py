@@ -1,4 +1,4 @@
-"""What each demonstration does with the flights: prepare a part of the year, publish it file by file, and judge.
+"""The common part of the demonstrations: prepare a part of the year, publish it file by file, and judge.
 
 Example:
 
@@ -30,7 +30,7 @@ from examples.flights.tracked import TrackedRun
 
 @dataclass(frozen=True)
 class Part:
-    """Which flights are replayed, in which steps.
+    """The flights to replay, and the steps.
 
     Attributes:
         first_day: the first scheduled day.

@@ -38,7 +38,7 @@ _FAILURES = 20  # of the driver: each kill of a service may fail it once or twic
 
 @dataclass(frozen=True)
 class Options:
-    """What is replayed, and how it is disturbed."""
+    """The extent of a replay and its disturbances."""
 
     days: int
     span: int
@@ -61,15 +61,15 @@ class Driver(Service):
         self.failures = 0
 
     def start(self) -> None:
-        """Starts it; what it does is seen in the database."""
+        """Start the driver; its results are seen in the database."""
         self._launch(self._command, cwd=ROOT)
         self.starts += 1
 
     def look_after(self) -> bool:
-        """Starts it again if it has failed; whether it has ended well.
+        """Start the driver again if it has failed. Return whether it has ended well.
 
         Raises:
-            DriverFailingError: it fails again and again.
+            DriverFailingError: the driver fails again and again.
         """
         assert self.process is not None
         status = self.process.poll()
@@ -85,7 +85,7 @@ class Driver(Service):
 
 
 def run(options: Options, directory: Path, progress: Progress) -> bool:
-    """Replays the flights; whether the tables are what they have to be."""
+    """Replay the flights. Return whether the tables are right."""
     flights = replay.departures("2013-01-01", options.days)
     planes = replay.planes()
     planes.to_parquet(directory / "planes.parquet", index=False)

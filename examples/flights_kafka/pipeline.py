@@ -6,8 +6,8 @@
                    retry ──▶ again ──▶ given_up ──▶ dead ──▶ table given_up
                      ▲─────────┘
 
-Looking up an aircraft's seats fails now and then. What failed goes round by `retry` until it succeeds or was tried
-twice. An airport's day waits for its flights in the loop, and is released once.
+Looking up an aircraft's seats fails now and then. A failed look-up goes round by `retry` until it succeeds or was
+tried twice. An airport's day waits for its flights in the loop, and is released once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ create table given_up (origin text, window_start timestamptz, window_end timesta
 
 
 def fails(row_id: str, attempt: int) -> bool:
-    """Whether a flight's look-up fails at an attempt (1, 2, …): about one in twelve does.
+    """Return whether a flight's look-up fails at an attempt (1, 2, …): about one in twelve does.
 
     >>> [fails("2013-01-01 UA1545 EWR", attempt) for attempt in (1, 2, 3)]
     [False, True, False]
@@ -59,7 +59,7 @@ def start(
     planes: DataFrame,
     directory: Path,
 ) -> Tracking:
-    """Starts all queries; those that ran before go on from their checkpoints.
+    """Start all queries; those that ran before go on from their checkpoints.
 
     Args:
         spark: the session.

@@ -41,7 +41,7 @@ class ConnectServer(Service):
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """Address for clients."""
         return f"sc://127.0.0.1:{self.port}"
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the jars of services are: fetched once by scripts/fetch_jars.sh."""
+"""Jars of services, fetched once by scripts/fetch_jars.sh."""
 
 from __future__ import annotations
 

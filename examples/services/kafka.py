@@ -71,12 +71,12 @@ log.cleaner.enable=false
         self._await("the Kafka broker")
 
     def create(self, topic: str, partitions: int = 2) -> None:
-        """Makes a topic."""
+        """Make a topic."""
         given = ["--bootstrap-server", self.servers, "--create", "--topic", topic, "--partitions", str(partitions)]
         self._java("org.apache.kafka.tools.TopicCommand", *given)
 
     def size(self, topic: str) -> int:
-        """How many records were written to a topic."""
+        """Return the number of records that were written to a topic."""
         said = self._java("org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", self.servers, "--topic", topic)
         return sum(int(line.rpartition(":")[2]) for line in said.splitlines())
 

@@ -78,7 +78,7 @@ class Postgres(Service):
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """Ends it without waiting for its clients (a fast shutdown)."""
+        """End the server without waiting for its clients (a fast shutdown)."""
         self._end(signal.SIGINT)
 
     def _answers(self) -> bool:
@@ -87,7 +87,7 @@ class Postgres(Service):
 
 
 def _programs() -> Path:
-    """Where the server's programs are: Debian keeps them out of the path."""
+    """Find the directory of the server's programs: Debian keeps them out of the path."""
     found = [Path(name).parent for name in [shutil.which("initdb")] if name]
     found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
     for path in found:

@@ -38,10 +38,10 @@ class Service(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Starts it and waits until it answers."""
+        """Start the service and wait until it answers."""
 
     def stop(self) -> None:
-        """Asks it to end (SIGTERM), and waits."""
+        """Ask the service to end (SIGTERM), and wait."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -58,7 +58,7 @@ class Service(ABC):
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **options)
 
     def _await(self, what: str) -> None:
-        """Waits until `_answers`; what has ended, or takes too long, is an error with the end of its log."""
+        """Wait until `_answers`. Kill a service that ends or takes too long, and raise the end of its log."""
         until = time.monotonic() + _READY_WITHIN
         while not self._answers():
             assert self.process is not None
@@ -69,7 +69,7 @@ class Service(ABC):
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Whether it is ready."""
+        """Return whether the service is ready."""
 
     def _end(self, number: signal.Signals) -> None:
         process, self.process = self.process, None

@@ -19,7 +19,7 @@ _PALE = "#e8e8e8"
 
 
 def draw(outcomes: Sequence[Outcome], truth: dict[Entry, int], needed: Sequence[int], path: Path) -> None:
-    """Writes the picture as a PNG.
+    """Write the picture as a PNG.
 
     Args:
         outcomes: the tracker's first.

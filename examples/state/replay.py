@@ -43,7 +43,7 @@ class Replay:
 
     @property
     def truth(self) -> dict[Entry, int]:
-        """How many visits each entry has."""
+        """Number of visits of each entry."""
         rows = [row for arriving in self.steps.values() for row in arriving]
         return dict(Counter((tenant, minute // 60, user) for tenant, minute, user in rows))
 
@@ -61,7 +61,7 @@ class Replay:
         ]
 
     def publish(self, directory: Path) -> Iterator[int]:
-        """Writes a file for each step that has rows, and yields the steps."""
+        """Write a file for each step that has rows, and yield the steps."""
         directory.mkdir()
         for step in range(self.last + 1):
             lines = [json.dumps(_shown(row)) for row in self.steps.get(step, [])]

@@ -21,7 +21,7 @@ from spark_client import Frontier, SubstreamEnd, SubstreamKey, SubstreamProcesso
 
 @dataclass
 class Outcome:
-    """What one way has done.
+    """Outcome of one way.
 
     Attributes:
         name: of the way.
@@ -34,7 +34,7 @@ class Outcome:
     released: dict[Entry, int] = field(default_factory=dict)
 
     def wrong(self, truth: dict[Entry, int]) -> int:
-        """How many entries have another count than they should, or none."""
+        """Count the entries that have another count than they should, or none."""
         return sum(self.released.get(entry) != visits for entry, visits in truth.items())
 
 

@@ -16,7 +16,7 @@ SCHEMA = "shop string, at timestamp, price int, last boolean"
 def start(
     spark: SparkSession, server: str, inbox: Path, checkpoint: Path, book: Callable[[str, str, int], None]
 ) -> Tracking:
-    """Starts the job.
+    """Start the job.
 
     Args:
         spark: the session.
