@@ -23,7 +23,7 @@ _FEWEST: Final = 30_000  # so that each of a sender's callers has a report of th
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     arguments = _parser().parse_args()
     if arguments.compiled:
         from tracker.core.compiled import use

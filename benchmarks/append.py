@@ -63,7 +63,7 @@ def _times(one: Callable[[int], Any], rounds: int) -> list[float]:
 
 
 def _floor(journal: str, directory: Path) -> tuple[Callable[[int], Any], str] | None:
-    """What the storage takes by itself, and its name."""
+    """Return a bare write to the journal's storage, and its name; None: there is none."""
     kind = journal.partition(":")[0]
     if kind in SCHEMES:
         objects = ObjectsAddress.parse(journal).open()

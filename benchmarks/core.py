@@ -18,7 +18,7 @@ _NOW = 1_800_000_000 * 10**9  # the core's clock is its caller's
 
 
 def measure(substreams: int, sizes: list[int], runs: int) -> Iterator[Figure]:
-    """Entries folded in per second of processor time, by id and by name.
+    """Measure entries folded in per second of processor time, by id and by name.
 
     Args:
         substreams: how many are open.
@@ -80,7 +80,7 @@ def _opened(tracker: Tracker, substreams: int) -> NDArray[np.uint64]:
 
 
 def _run(tracker: Tracker, order: Passes, ids: NDArray[np.uint64] | None, epochs: Iterator[int]) -> float:
-    """Entries per second over a pass that sends and one that receives; making the commands is not counted."""
+    """Measure entries per second over a pass that sends and one that receives; making the commands is not counted."""
     log_id = tracker.view(JOB).status().log_id
     scopes = workload.scopes()
     rows = np.arange(order.entries, dtype=np.uint32)

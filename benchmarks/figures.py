@@ -1,4 +1,4 @@
-"""What was measured: each figure with its spread and its floor."""
+"""Measured figures, each with its spread and its floor."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def written(value: float, unit: Unit) -> str:
     >>> written(9.2, ""), written(5_321, "s")
     ('9.2', '5,321 s')
 
-    What rounding makes a whole larger unit is written in that one.
+    A value that rounding makes a whole larger unit is written in that one.
 
     >>> written(0.0009996, "s"), written(999_700, "/s")
     ('1 ms', '1 M/s')

@@ -1,9 +1,9 @@
-"""What a process for each group of jobs behind one address would cost: a front that only passes calls on.
+"""The cost of a process for each group of jobs behind one address: a front that only passes calls on.
 
     python -m benchmarks.groups                 # three minutes
 
-Calls of different jobs share nothing, so two trackers serve twice what one serves, given the processors. What one
-address for them costs is a process in front, which each call passes through as bytes, without being parsed. This
+Calls of different jobs share nothing, so two trackers serve twice what one serves, given the processors. One
+address for both costs a process in front, which each call passes through as bytes, without being parsed. The benchmark
 measures that cost against the tracker's own: entries for a second of the tracker's processor, and of the front's. The
 front here does less than a real one would, which has to read the job's name, so its cost is a lower bound.
 """

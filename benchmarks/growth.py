@@ -1,8 +1,8 @@
-"""What the core costs with few open substreams and with many: it should cost the same.
+"""Costs of the core with few open substreams and with many: they should be equal.
 
 A job that runs for long has about as many open at any time: as some end, others begin. Here a thousand begin with each
-report, with an element each that is sent and received; a second report speaks of a thousand others among those that
-are open, in random order; and a promise ends the thousand oldest. Each of the three is timed by itself.
+report, with an element each that is sent and received; a second report has entries for a thousand others among those
+that are open, in random order; and a promise ends the thousand oldest. Each of the three is timed by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Costs:
 
 
 def measure(sizes: list[int], turns: int) -> Iterator[Figure]:
-    """What a substream costs to open and to end, and an entry by id, with so many open.
+    """Measure the cost of opening and of ending a substream, and of an entry by id, with so many open.
 
     Args:
         sizes: how many are open; the first is what the others are held against. Memory is measured with the last.

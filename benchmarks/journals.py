@@ -14,7 +14,7 @@ from examples.services.s3 import S3
 
 @contextmanager
 def journal(kind: str, directory: Path, name: str) -> Iterator[str]:
-    """Gives a journal of a kind.
+    """Yield the address of a journal of a kind.
 
     Args:
         kind: ``memory``; ``sqlite``: a file in `directory`; ``file``: a directory of objects there; ``redis`` or

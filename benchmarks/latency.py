@@ -61,7 +61,7 @@ Round = Callable[[int], float]
 
 
 def times(one: Round, rounds: int) -> list[float]:
-    """Seconds from before the call until the watcher saw it."""
+    """Measure seconds from before the call until the watcher saw the event."""
     taken = []
     for number in range(_WARM_UP + rounds):
         start = time.perf_counter()
@@ -145,7 +145,7 @@ def _over_stubs(address: str, name: str) -> Iterator[Round]:
 
 @contextmanager
 def over_client(address: str, name: str) -> Iterator[Round]:
-    """Promises and a watch by the client, with the credentials of the environment."""
+    """Yield promises and a watch by the client, with the credentials of the environment."""
     with TrackerClient(address) as client:
         producer: Producer = client.open_producer(JOB, name, "r1")
         with client.watch(JOB, after_seq=client.job(JOB).last_seq) as events:

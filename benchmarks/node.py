@@ -1,8 +1,8 @@
 """A node of an engine, as a process: workers that report at the same moment, and a driver that commits.
 
 `python -m benchmarks.node ORDER` forks the workers, as an engine does, and prints the seconds that each epoch
-took, from the moment at which its workers have something to report until its commit is answered. Whether there is a
-relay is the environment's matter.
+took, from the moment at which its workers have something to report until its commit is answered. The environment
+decides on a relay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WARM_UP: Final = 5  #: epochs that are not told of
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a node is to do."""
+    """An order to a node."""
 
     server: str
     producer: str
@@ -37,7 +37,7 @@ class Order:
 
 
 def main(order: Order) -> None:
-    """Does it."""
+    """Carry the order out."""
     done, report_done = os.pipe()
     starts = []
     for worker in range(order.workers):

@@ -1,4 +1,4 @@
-"""What metrics cost, and what TLS with tokens costs: entries per second, and the time from a promise to its `Ended`.
+"""Costs of metrics, and of TLS with tokens: entries per second, and the time from a promise to its `Ended`.
 
     python -m benchmarks.protection                 # ten minutes
     python -m benchmarks.protection --runs 2 --seconds 1 --rounds 100
@@ -62,7 +62,7 @@ class _Subject:
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=15, help="turns of each server")
     parser.add_argument("--seconds", type=float, default=3.0, help="of reports in each turn")
@@ -142,7 +142,7 @@ def _figures(subjects: list[_Subject]) -> Iterator[Figure]:
 
 @contextmanager
 def _scraping(address: str) -> Iterator[None]:
-    """Scrapes metrics each second while the context lasts, in a process of its own."""
+    """Scrape metrics each second while the context lasts, in a process of its own."""
     process = subprocess.Popen([sys.executable, "-c", _SCRAPE, f"http://{address}/metrics"])
     try:
         yield
@@ -154,7 +154,7 @@ def _scraping(address: str) -> Iterator[None]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Has clients of this process take these credentials while the context lasts."""
+    """Have clients of this process take these credentials while the context lasts."""
     os.environ.update(variables)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What calls cost that list no substreams, with few open substreams and with many: it should be the same.
+"""Costs of calls that list no substreams, with few open substreams and with many: they should be equal.
 
 Every open substream has an element in flight; in the core, one of ten also has a number of elements that its front has
 promised and not reached. Each call is made on a job with a thousand of them and on one with many; first in the core,
@@ -49,7 +49,7 @@ _EACH: Final = 10  # of so many open substreams of the core, one has a number th
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     asked = argparse.ArgumentParser(prog="python -m benchmarks.questions", description=__doc__.partition("\n")[0])
     asked.add_argument("--substreams", metavar="NUMBER", type=int, default=1_000_000, help="how many are open")
     asked.add_argument("--turns", metavar="NUMBER", type=int, default=30, help="how often each call is made")
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def in_the_core(substreams: int, turns: int) -> Iterator[Figure]:
-    """Seconds of processor time for each call.
+    """Measure seconds of processor time for each call.
 
     Args:
         substreams: how many are open in the larger job.
@@ -162,7 +162,7 @@ def _calls_of_the_core(core: Tracker, job: str) -> dict[str, Callable[[], object
 
 
 def at_a_server(substreams: int, turns: int) -> Iterator[Figure]:
-    """Seconds from each call to its answer, journal in memory.
+    """Measure seconds from each call to its answer, journal in memory.
 
     Args:
         substreams: how many are open in the larger job.
@@ -200,7 +200,7 @@ def _calls_of_a_server(stub: tracker_pb2_grpc.TrackerStub, job: str) -> dict[str
     numbers = count()
 
     def watch() -> None:
-        """Asks for the events from the end of the log on, and leaves once the server has begun to answer."""
+        """Ask for the events from the end of the log on, and leave once the server has begun to answer."""
         call = stub.Watch(tracker_pb2.WatchRequest(job=job))
         call.initial_metadata()
         call.cancel()

@@ -1,4 +1,4 @@
-"""What a relay saves, and what it costs: a node's workers report every epoch at once, with a relay and without."""
+"""Gain and cost of a relay: a node's workers report every epoch at once, with a relay and without."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENTRIES = 200
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """Extent of the measurement."""
 
     workers: Sequence[int]  #: on the node, one measurement for each
     runs: int
@@ -89,7 +89,7 @@ def _run(server: Server, order: Order, relay_address: str) -> _Run:
 
 
 def _with_messages(run: _Run, near: Server, epochs: int) -> _Run:
-    """What the relay says at its end that it has sent."""
+    """Add the number of messages that the relay logs at its end."""
     said = re.search(r"msg=stopped reports=\d+ messages=(\d+)", near.log)
     if said is None:
         raise RuntimeError(f"the relay has not stopped as it should: {near.log}")

@@ -1,4 +1,4 @@
-"""What a scrape of /metrics costs with many open substreams, and whether reports wait for it.
+"""Cost of a scrape of /metrics with many open substreams, and of reports beside one.
 
 One job has so many open substreams, another one has few. Reports go to both in turns, at a steady pace: for a while
 nobody scrapes, then somebody does once a second, and so on, in one run on one server.
@@ -39,7 +39,7 @@ _SCRAPED: Final[tuple[tuple[str, Unit], ...]] = (("a scrape", "s"), ("a scrape's
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     asked = argparse.ArgumentParser(prog="python -m benchmarks.scrape", description=__doc__.partition("\n")[0])
     asked.add_argument("--substreams", metavar="NUMBER", type=int, default=1_000_000, help="how many are open")
     asked.add_argument("--seconds", metavar="NUMBER", type=float, default=20.0, help="of each turn")
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def measure(substreams: int, seconds: float, turns: int) -> Iterator[Figure]:
-    """Seconds that scrapes take, and reports with scrapes beside them and without.
+    """Measure seconds that scrapes take, and reports with scrapes beside them and without.
 
     Args:
         substreams: how many are open in the larger job.
@@ -134,7 +134,7 @@ class _Reporter:
 
 
 def _scraper(metrics: str, seconds: float) -> subprocess.Popen[str]:
-    """Starts a process that scrapes."""
+    """Start a process that scrapes."""
     command = [sys.executable, "-m", "benchmarks.scrape", "--scrape", f"http://{metrics}/metrics"]
     return subprocess.Popen([*command, "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True)
 
@@ -146,7 +146,7 @@ def _finish(scraper: subprocess.Popen[str]) -> list[tuple[float, float]]:
 
 
 def _scrape(url: str, seconds: float) -> None:
-    """Scrapes once a second for so long, and prints the seconds and bytes of each answer."""
+    """Scrape once a second for so long, and print the seconds and bytes of each answer."""
     found = []
     until = time.monotonic() + seconds
     while (started := time.monotonic()) < until:

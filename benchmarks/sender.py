@@ -63,7 +63,7 @@ def line(order: Prepare | Send) -> str:
 
 
 def main() -> None:
-    """Does what it is told until there is nothing more."""
+    """Carry out orders until there are no more."""
     prepared: list[_Producer] = []
     for said in sys.stdin:
         order = json.loads(said)
@@ -107,7 +107,7 @@ def _prepare(order: Prepare) -> list[_Producer]:
 
 
 def _send(producers: list[_Producer], order: Send) -> dict[str, float]:
-    """Sends, from a thread for each producer, or all over one stream."""
+    """Send, from a thread for each producer, or all over one stream."""
     start = time.monotonic()
     until = start + order.seconds
     answered: list[int] = []
@@ -129,7 +129,7 @@ def _send(producers: list[_Producer], order: Send) -> dict[str, float]:
 
 
 def channel(credentials: Credentials, address: str) -> grpc.Channel:
-    """Opens a channel with the transport of these credentials."""
+    """Open a channel with the transport of these credentials."""
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     transport = credentials.transport(address)
     if transport is None:

@@ -29,7 +29,7 @@ from tracker.wire.gen import columns_pb2, tracker_pb2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """Extent of the measurement."""
 
     substreams: int
     sizes: list[int]
@@ -39,7 +39,7 @@ class Plan:
 
 
 def measure(journal: str, plan: Plan) -> Iterator[Figure]:
-    """Entries folded in per second, over Report and over ReportStream, by id and by name.
+    """Measure entries folded in per second, over Report and over ReportStream, by id and by name.
 
     Args:
         journal: as `tracker serve --journal` takes it.
@@ -91,7 +91,7 @@ def measure(journal: str, plan: Plan) -> Iterator[Figure]:
 
 
 def open_substreams(address: str, substreams: int) -> Ids:
-    """Opens the substreams in a new job; their ids."""
+    """Open the substreams in a new job. Return their ids."""
     with TrackerClient(address) as client:
         client.define_job(JobSpec(job=JOB, deployment="d1", segments={SEGMENT: []}, fronts=[FRONT]))
         client.open_producer(JOB, "opener", "r1")
@@ -126,7 +126,7 @@ class Senders:
         )
 
     def send(self, order: Send) -> tuple[float, float]:
-        """How many reports were answered, all senders together, and in how many seconds."""
+        """Send from all senders. Return the number of answered reports, and the seconds in which they were."""
         said = self._tell(order for _ in self._processes)
         lasted = max(one["end"] for one in said) - min(one["start"] for one in said)
         return sum(one["answered"] for one in said), lasted

@@ -1,4 +1,4 @@
-"""What tracking costs on Spark, and what releasing by it costs against Spark's own watermark: `--help` says how.
+"""Cost of tracking on Spark, and of releasing by it against Spark's own watermark: `--help` lists the options.
 
 Two comparisons, each within one run of this program, taken in turns so that the machine's moods hit all alike:
 
@@ -39,7 +39,7 @@ STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreP
 
 
 def main() -> None:
-    """Runs the comparisons that were asked for."""
+    """Run the comparisons that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows a batch")
     parser.add_argument("--batches", type=int, default=13, help="batches a run, the first not counted")
@@ -91,7 +91,7 @@ class Bench:
         self._schema = self.spark.read.parquet(str(path / "raw" / "0")).schema
 
     def close(self) -> None:
-        """Stops what was started."""
+        """Stop what was started."""
         self.spark.stop()
         self._tracker.terminate()
 
@@ -221,9 +221,9 @@ class Bench:
         )
 
     def _time(self, start: Callable[[Path], None]) -> tuple[float, float]:
-        """Seconds a batch of rows: all that Spark did after the first batch, of both queries if there are two.
+        """Measure seconds a batch of rows: all that Spark did after the first batch, of both queries if there are two.
 
-        And the seconds of processor time of the whole run, first batches included, which other people's work on the
+        Also the seconds of processor time of the whole run, first batches included, which other people's work on the
         machine disturbs less.
         """
         self._runs += 1
@@ -255,7 +255,7 @@ class Bench:
 
 
 def processor_time() -> float:
-    """Seconds that this process and all that it has started have spent on the processor."""
+    """Return the seconds that this process and all that it has started have spent on the processor."""
     ticks: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
@@ -273,7 +273,7 @@ def processor_time() -> float:
 
 
 def _ratios(floor: list[tuple[float, float]], taken: list[tuple[float, float]], place: int) -> list[float]:
-    """How much quicker each run was than the first way's run beside it."""
+    """Return how much quicker each run was than the first way's run beside it."""
     return [round(base[place] / own[place], 2) for base, own in zip(floor, taken, strict=True)]
 
 
@@ -286,7 +286,7 @@ def _aggs() -> list[Column]:
 
 
 def _clean(rows: DataFrame) -> DataFrame:
-    """What the first query does: a filter, a derived column, a dropped one."""
+    """Apply the first query: a filter, a derived column, a dropped one."""
     return rows.where("amount > 9").withColumn("note", F.upper(F.substring("note", 1, 16)))
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks report: one element for each of many open substreams, in random order.
+"""The benchmarks' reports: one element for each of many open substreams, in random order.
 
 A pass over the substreams sends an element into each, the next receives it: accounts balance and unbalance as they do
 in a running job, and nothing ends, because the job's one front promises nothing.
@@ -51,7 +51,7 @@ def labels(places: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Which substreams the reports of a pass speak of: all of them once, in random order.
+    """The substreams of the reports of a pass: all of them once, in random order.
 
     Args:
         substreams: how many there are.
@@ -70,7 +70,7 @@ class Passes:
 
 
 def opening(substreams: int) -> Iterator[NDArray[np.int64]]:
-    """Which substreams the reports name that open them all."""
+    """Yield the substreams of the reports that open them all by name."""
     for start in range(0, substreams, NAMED_AT_ONCE):
         yield np.arange(start, min(start + NAMED_AT_ONCE, substreams))
 
@@ -115,7 +115,7 @@ def columns(places: NDArray[np.int64], *, sent: int, received: int, ids: Ids | N
 
 
 def header(producer: str, epoch: int) -> bytes:
-    """Who reports: to be put in front of `columns`."""
+    """Return the beginning of a report, to be put in front of `columns`."""
     return columns_pb2.ReportRequest(
         job=JOB, producer=producer, run="r1", epoch=epoch, units=["unit"]
     ).SerializeToString()

@@ -33,7 +33,7 @@ class WrongEndError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What it took to follow a run."""
+    """The cost of following a run."""
 
     messages: int
     entries: int
@@ -85,7 +85,7 @@ def new_tracker(run: Run, producers: Sequence[str]) -> Tracker:
 
 
 def _arrivals(messages: Messages, machines: int, rng: np.random.Generator) -> F8:
-    """When each message reaches the agent: those of one machine never overtake each other."""
+    """Return when each message reaches the agent: those of one machine never overtake each other."""
     arrival: F8 = messages.at + hops(rng, len(messages))
     for machine in range(machines):
         own = messages.machine == machine
@@ -112,7 +112,7 @@ def message(contents: Contents) -> columns_pb2.ReportRequest:
 
 
 def contents(said: Said, segments: Sequence[str], front: str = "") -> Contents:
-    """What a report says: see `request`."""
+    """Return a report's contents, for `request`."""
     substreams, substream_index = np.unique(said.substream, return_inverse=True)
     spoken, segment_index = np.unique(said.segment, return_inverse=True)
     return Contents(
@@ -174,7 +174,7 @@ class Ear:
         self._heard_at[substream] = at
 
     def followed(self, messages: int, entries: int, rng: np.random.Generator) -> Followed:
-        """What it took, once everything is told.
+        """Return the costs, once every report is applied.
 
         Raises:
             WrongEndError: an end did not come.

@@ -1,9 +1,9 @@
 """One configuration of the experiment: one run, followed by every protocol.
 
-What is counted as a message: what tracking alone sends from one process to another, one way. Reports all go over the
-network, since the agent is on none of the machines. What goes from process to process of one machine is counted apart.
-Answers to reports are not counted, as the papers' one-way messages have none. To be notified of ends, every machine
-gets one message whenever a report made the agent announce some.
+A message is what tracking alone sends from one process to another, one way. Reports all go over the network,
+since the agent is on none of the machines. Messages between processes of one machine are counted apart. Answers to
+reports are not counted, as the papers' one-way messages have none. To be notified of ends, every machine gets one
+message whenever a report made the agent announce some.
 
 Machines that report once an interval do so at moments of their own (`reports.Phases.RANDOM`). Batching is also measured
 with machines in step, which is its best case.
@@ -21,7 +21,7 @@ from experiments import agent, punctuations, relayed, reports
 from experiments.dataflow import F8, HOP_NS, SECOND, Kind, Run, Shape, simulate
 from experiments.reports import Messages, Phases
 
-NODE_INTERVAL = 0.015 * SECOND  #: hops. What 66 messages a second of each machine, the papers' most, come to
+NODE_INTERVAL = 0.015 * SECOND  #: hops; the papers' most, 66 messages a second of each machine
 BATCH_INTERVAL = 1.0 * SECOND  #: hops
 
 
@@ -55,7 +55,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a protocol cost on a run."""
+    """The cost of a protocol on a run."""
 
     protocol: str
     interval_ms: float | None
@@ -122,7 +122,7 @@ def intervals(shape: Shape, milliseconds: list[float], follow: int | None) -> It
 def gathered(
     run: Run, protocol: Protocol, interval: float, follow: int | None, phases: Phases = Phases.RANDOM
 ) -> Result:
-    """Machines report once an interval (hops)."""
+    """Return the cost if machines report once an interval (hops)."""
     messages = reports.each_interval(run, interval, phases)
     if follow is None or len(messages) <= follow:
         followed = agent.follow(run, messages)
@@ -174,7 +174,7 @@ def _result(
 
 
 def _punctuations(run: Run, interval: float | None = None) -> Result:
-    """Punctuations at once, or gathered for an interval (hops)."""
+    """Return the cost of punctuations, sent at once or gathered for an interval (hops)."""
     gathering = None
     if interval is not None:
         phase = Phases.RANDOM.of(run.shape.machines, interval, run.shape.seed)

@@ -55,12 +55,12 @@ class Shape:
 
     @property
     def workers(self) -> int:
-        """Processes on each machine: the source, and an instance of each vertex."""
+        """Number of processes on each machine: the source, and an instance of each vertex."""
         return 2 if self.kind is Kind.LOOP else self.size + 1
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """What the papers vary."""
+        """The parameters that the papers vary."""
         return self.size, self.machines, self.per_substream
 
     def segments(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -74,13 +74,13 @@ class Shape:
 
 
 def hops(rng: np.random.Generator, shape: int | tuple[int, ...]) -> F8:
-    """How long messages take."""
+    """Draw the travel times of messages."""
     return 0.5 + 0.5 * rng.standard_exponential(shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What happened, one row a *step*: an element entered (its place is 0), or was handled at a vertex (1, 2, …).
+    """The events of a run, one row a *step*: an element entered (its place is 0), or was handled at a vertex (1, 2, …).
 
     At each step but the last an element is sent on, at each but the first it was received. Rows are in the order of
     elements, and of places within one.
@@ -101,7 +101,7 @@ class Run:
 
     @property
     def worker(self) -> I8:
-        """Which of its machine's processes took each step."""
+        """The process of its machine that took each step."""
         return np.minimum(self.place, self.shape.workers - 1)
 
     @property

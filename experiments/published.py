@@ -1,4 +1,4 @@
-"""What the papers report, to be set beside.
+"""The papers' figures, for comparison.
 
 Read off the bars of the figures on service traffic in "Bounding substreams in distributed stream processing"
 (Information Systems 117, 2023; the same measurements as in the DEBS paper of 2022): a real engine on virtual machines,

@@ -35,7 +35,7 @@ class OvertakenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Punctuated:
-    """What it took to follow a run."""
+    """The cost of following a run."""
 
     messages: int  #: between two machines
     local_messages: int  #: between two processes of one machine
@@ -46,7 +46,7 @@ class Punctuated:
 
 
 def count(size: int, machines: int, substreams: int) -> tuple[int, int]:
-    """How many messages there are on a line, between machines and on one."""
+    """Count the messages on a line, between machines and on one."""
     between = substreams * (size - 1) * machines * (machines - 1)
     within = substreams * (machines + (size - 1) * machines)
     return between, within
@@ -54,13 +54,13 @@ def count(size: int, machines: int, substreams: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """When machines pass on what they have gathered."""
+    """The moments at which machines pass on what they have gathered."""
 
     interval: float  #: hops
     phase: F8  #: of each machine
 
     def departure(self, known: F8) -> F8:
-        """When what each machine knows leaves it.
+        """Return when the knowledge of each machine leaves it.
 
         Args:
             known: (…, machine), in hops.
@@ -91,7 +91,7 @@ def follow(run: Run, most: int, gathering: Gathering | None = None) -> Punctuate
     each = float(np.mean([_size(shape.size // 2, shape.machines // 2, at) for at in range(shape.substreams)]))
     if gathering is None:
         return Punctuated(between, within, round(between * each), delay)
-    # What comes after the last close of a part comes once; what comes before it goes on for the rest of the run.
+    # Messages after the last close of a part come once; those before it go on for the rest of the run.
     scale, end = shape.substreams / followed.shape.substreams, float(followed.closed[-1])
     promises = sum(1 if at > end else scale for of_vertex in departures for _, at in of_vertex)
     messages = sum(1 if at > end else scale for _, at in set().union(*departures))

@@ -4,8 +4,8 @@ All processes of a job are one producer. Each reports its part of an epoch, a un
 relay makes few reports of them; and when all have been answered the driver commits the epoch and promises for the
 sources. So nothing counts before it is committed, whatever task fails meanwhile.
 
-What is combined is combined by the relay's own code. When it sends is simulated here by the relay's rule: the first
-report at once, the others when an answer comes or when the first of them has waited for long enough.
+The relay's own code combines. The moments of sending are simulated by its rule: the first report at once, the others
+when an answer comes or when the first of them has waited for long enough.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def follow(run: Run, interval: float) -> tuple[Followed, int]:
 
 
 def _by_epoch_and_machine(messages: reports.Messages, interval: float) -> Iterator[tuple[tuple[int, int], list[Said]]]:
-    """What each machine's processes have to say of each epoch."""
+    """Yield the reports of each machine's processes, epoch by epoch."""
     epoch = np.rint(messages.at / interval).astype(np.int64) - 1
     order = np.lexsort([messages.machine, epoch])
     keys = zip(epoch[order].tolist(), messages.machine[order].tolist(), strict=True)
@@ -90,7 +90,7 @@ def _report(said: Said, worker: int, segments: Sequence[str], epoch: int) -> byt
 
 
 def _departures(arrivals: F8, rng: np.random.Generator) -> Iterator[tuple[list[int], float]]:
-    """Which reports a relay sends together, and when the tracker has them.
+    """Yield the reports that a relay sends together, and when the tracker has them.
 
     Args:
         arrivals: when each of its machine's processes has reported to it.
@@ -119,7 +119,7 @@ def _departures(arrivals: F8, rng: np.random.Generator) -> Iterator[tuple[list[i
 
 
 def _combined(reports: Sequence[bytes]) -> tuple[bytes, int]:
-    """What the relay makes of reports, and how many entries that has."""
+    """Combine reports as the relay does. Return the result and the number of its entries."""
     if len(reports) == 1:
         return reports[0], wire.ReportRequest.FromString(reports[0]).entry_count
     room, parts = Capacity(), []

@@ -1,6 +1,6 @@
-"""When a machine reports to the agent, and what each report contains.
+"""Three ways for a machine to report to the agent: the moments, and the contents of each report.
 
-Three ways. *Each action*: whenever an element is sent or received, a report of that. *Each step*: a vertex reports what
+*Each action*: whenever an element is sent or received, a report of that. *Each step*: a vertex reports what
 it received together with what it sends on, in one message. *Each interval*: a machine gathers, and reports at moments
 of its own, an interval apart, whatever has changed, one entry for each substream and segment; where nothing has, it
 sends nothing. The same steps of the same run, put into other messages; so all three add up to the same.
@@ -27,14 +27,14 @@ NO_PROMISE = -1
 
 
 class Phases(StrEnum):
-    """How the machines' reporting moments lie to one another."""
+    """Relation between the machines' reporting moments."""
 
     RANDOM = "random"  #: as machines are that start when they start
     SPREAD = "evenly spread"
     IN_STEP = "in step"  #: all at the same instant
 
     def of(self, machines: int, interval: float, seed: int) -> F8:
-        """When each machine's first interval begins, in hops.
+        """Return when each machine's first interval begins, in hops.
 
         >>> Phases.SPREAD.of(4, 100.0, seed=1)
         array([ 0., 25., 50., 75.])
@@ -94,7 +94,7 @@ class Messages:
 def each_action(run: Run) -> Messages:
     """A message whenever an element is sent or received."""
     spoken = _Spoken.of(run)
-    # What an element gives rise to is reported sent before it is reported received.
+    # Elements that an element gives rise to are reported sent before it is reported received.
     key = 2 * spoken.step + spoken.received
     return _messages(run, spoken, key, run.at[spoken.step], _promises(run, int(key.max()) + 1))
 
@@ -143,17 +143,17 @@ def each_worker(run: Run, interval: float) -> Messages:
 
 
 def count_each_action(run: Run) -> int:
-    """How many messages `each_action` gives."""
+    """Count the messages of `each_action`."""
     return int((~run.first).sum() + (~run.last).sum()) + run.shape.machines * run.shape.substreams
 
 
 def count_each_step(run: Run) -> int:
-    """How many messages `each_step` gives."""
+    """Count the messages of `each_step`."""
     return len(run.at) + run.shape.machines * run.shape.substreams
 
 
 def _number(at: F8, interval: float, phase: F8 | float) -> I8:
-    """Which interval a time lies in; 0 is the one that ends when the machine's phase begins."""
+    """Return the interval of a time; 0 is the one that ends when the machine's phase begins."""
     return np.floor_divide(at - phase, interval).astype(np.int64) + 1
 
 
@@ -163,7 +163,7 @@ def _end(number: I8, interval: float, phase: F8 | float) -> F8:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spoken:
-    """What there is to report of elements, one row for each time that one is sent or received."""
+    """The reportable actions of elements, one row for each time that one is sent or received."""
 
     step: I8  #: of the run
     received: I8  #: 1, or 0: sent
@@ -183,7 +183,7 @@ class _Spoken:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Promises:
-    """What sources promise, one row for each source and substream."""
+    """Promises of sources, one row for each source and substream."""
 
     key: I8  #: of the message that says it
     machine: I8

@@ -34,7 +34,7 @@ _WARM_UP: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What it took to follow a run with so many shards."""
+    """The cost of following a run with so many shards."""
 
     messages: int
     bytes: int
@@ -45,7 +45,7 @@ class Followed:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     run = simulate(Shape())
     messages = each_interval(run, BATCH_INTERVAL)
     rows = []
@@ -62,10 +62,10 @@ def main() -> None:
 
 
 def follow(run: Run, messages: Messages, shards: int) -> Followed:
-    """Puts all that machines say to as many cores as there are shards.
+    """Send all reports of machines to as many cores as there are shards.
 
     Raises:
-        agent.WrongEndError: not everything has ended at the end.
+        agent.WrongEndError: a substream has not ended at the end.
     """
     machines = agent.names_of_machines(run)
     segments = [name for name, _ in run.shape.segments()]
@@ -94,7 +94,7 @@ def follow(run: Run, messages: Messages, shards: int) -> Followed:
 
 
 def _served(entries: int) -> list[list[str]]:
-    """What reports of so many substreams cost one server, and several."""
+    """Measure the cost of reports of so many substreams at one server, and at several."""
     rows = []
     alone = 0.0
     epochs = _EPOCHS[entries]

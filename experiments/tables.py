@@ -44,7 +44,7 @@ def _cell(number: float, beside: float | None = None) -> str:
 
 
 def against_published(cells: Iterable[Cell]) -> str:
-    """Messages in all, with the papers' figures in brackets where there are any."""
+    """Return a table of all messages, with the papers' figures in brackets where there are any."""
     header = ["graph", "machines", "elements a substream", *COMPARED]
 
     def rows() -> Iterator[list[str]]:
@@ -102,7 +102,7 @@ def _called(result: Result) -> str:
 
 
 def megabytes(cells: Iterable[Cell]) -> str:
-    """Bytes of reports and punctuations, in MB."""
+    """Return a table of the bytes of reports and punctuations, in MB."""
     return _grid(cells, lambda result: result.bytes / 1e6)
 
 
@@ -121,7 +121,7 @@ def _grid(cells: Iterable[Cell], figure: Callable[[Result], float]) -> str:
 
 
 def by_interval(results: Iterable[Result], bar: float) -> str:
-    """What waiting saves."""
+    """Return a table of what waiting saves."""
     header = [
         "a node reports every",
         "messages",
@@ -149,7 +149,7 @@ def by_interval(results: Iterable[Result], bar: float) -> str:
 
 
 def linear(cells: Iterable[Cell]) -> str:
-    """What batching costs for each machine and interval, and for each machine and substream."""
+    """Return a table of the cost of batching for each machine and interval, and for each machine and substream."""
     header = [
         "graph",
         "machines",

@@ -1,9 +1,9 @@
-"""What tracking sends over the network: punctuations, an agent, an agent with aggregation, batches.
+"""Traffic of tracking on the network: punctuations, an agent, an agent with aggregation, batches.
 
     python -m experiments.traffic --json traffic.json --plots docs/images
     python -m experiments.traffic --quick
 
-Prints tables in Markdown; on stderr, how far it is. Ends with an error if the tracker made a mistake in any run.
+Print tables in Markdown, and progress on stderr. End with an error if the tracker made a mistake in any run.
 """
 
 from __future__ import annotations

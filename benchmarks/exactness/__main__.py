@@ -1,8 +1,8 @@
-"""What comes out of event-time windows, on several engines, held against a batch; `python -m benchmarks.exactness`.
+"""Results of event-time windows on several engines, held against a batch; `python -m benchmarks.exactness`.
 
-It prints one table for each workload, and keeps the figures as JSON. Engines that are not installed are named and left
-out; `make exactness-peers` installs them. That an engine's results are not exact is no failure; the exit status is 1 if
-the tracker's with counts are not, and 2 if nothing could run.
+The program prints one table for each workload, and keeps the figures as JSON. Engines that are not installed are named
+and left out; `make exactness-peers` installs them. That an engine's results are not exact is no failure; the exit
+status is 1 if the tracker's with counts are not, and 2 if nothing could run.
 """
 
 from __future__ import annotations

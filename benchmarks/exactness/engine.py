@@ -1,4 +1,4 @@
-"""What an engine is here: it gets a workload step by step, and hands out results with the step in which each came."""
+"""An engine: it gets a workload step by step, and hands out results with the step in which each came."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UnavailableError(Exception):
 
 @dataclass
 class Run:
-    """What a query has made of a workload.
+    """Outcome of a query on a workload.
 
     Attributes:
         emitted: its results.

@@ -1,4 +1,4 @@
-"""What others' bug reports describe: no data after the last window, a lagging consumer, a drain, a replayed batch.
+"""Faults that others' bug reports describe: no data after the last window, a lagging consumer, a drain, a replay.
 
 The first two are workloads for every engine; a drain and a replayed batch have modules of their own (`drains`,
 `replays`).
@@ -21,7 +21,7 @@ from benchmarks.exactness.workload import Plan, Site, make
 from examples.flights.progress import Progress
 
 _SHARED = (0, 1, 2)
-#: What every engine gets, by name: nothing is out of order but what the fault itself delays.
+#: Workloads of every engine, by name: nothing is out of order but what the fault itself delays.
 PLANS: Mapping[str, Plan] = {
     "the last window, and no more data": Plan(
         "last", 30, (Site("north", _SHARED), Site("south", _SHARED)), slow=0, quiet=20
@@ -66,7 +66,7 @@ def _met(name: str, plan: Plan, engine: Engine, progress: Progress) -> list[Faul
 
 
 def described(verdict: Verdict) -> str:
-    """What came of it, in a sentence."""
+    """Return the outcome in a sentence."""
     parts = [f"{verdict.right} of {verdict.windows} windows right"]
     parts += [f"{verdict.never} never came"] if verdict.never else []
     parts += [f"{verdict.wrong} wrong, {verdict.lost:,} rows lost"] if verdict.wrong else []

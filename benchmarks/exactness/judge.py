@@ -26,7 +26,7 @@ class Emitted:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of the windows of a query.
+    """Outcome of the windows of a query.
 
     Attributes:
         windows: of the truth.
@@ -109,7 +109,7 @@ def judge(truth: Mapping[Key, Result], emitted: Iterable[Emitted], steps: Sequen
 
 
 def _matched(truth: Mapping[Key, Result], emitted: Iterable[Emitted]) -> tuple[dict[Key, list[Emitted]], int]:
-    """Results by the window of the truth that they belong to: the same, or the session in which they begin."""
+    """Group results by their window of the truth: an equal one, or the session in which they begin."""
     sessions: dict[tuple[str, int], list[Key]] = defaultdict(list)
     for key in truth:
         sessions[key.tenant, key.entity].append(key)

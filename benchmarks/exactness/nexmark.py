@@ -4,7 +4,7 @@ The rules, as Apache Beam and the Nexmark project state them: of fifty events th
 and forty-six are bids; every second bid is for the hot auction, the first of the newest hundred, and the others are for
 one of the hundred newest or of ten that do not exist yet; three of four bids are of the hot bidder, the second of the
 newest hundred persons; prices are spread evenly on a logarithmic scale; events of a group are out of order by a fixed
-permutation; ids begin at 1000. What an event is follows from its number and the seed alone.
+permutation; ids begin at 1000. The number of an event and the seed alone determine it.
 
 Texts (names, descriptions, padding) are left out: no query reads them.
 """

@@ -106,7 +106,7 @@ class Streams(Peer):
 
 
 def results(out: Path, queries: Sequence[str]) -> dict[str, Run]:
-    """What a program has written, by query."""
+    """Return the results that a program has written, by query."""
     runs = {query: Run() for query in queries}
     for text in out.read_text().splitlines():
         line = json.loads(text)

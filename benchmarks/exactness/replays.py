@@ -1,7 +1,7 @@
 """A batch that is replayed after the sink's commit: the driver dies between the sink's write and Spark's commit.
 
 The driver is a process of its own, killed with SIGKILL at that very place, and started again. Each way of writing is
-one that documentation describes. What counts is what a reader of the table gets.
+one that documentation describes. A reader of the table decides whether a way is right.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _driver(way: str, directory: Path, tracker: str, dies: bool) -> int:
 
 
 def _written_and_not_committed(directory: Path, way: str) -> bool:
-    """Whether the batch that has written results is not in Spark's commit log."""
+    """Return whether the batch that has written results is not in Spark's commit log."""
     committed = max((int(entry.name) for entry in (directory / "cp" / "commits").glob("[0-9]*")), default=-1)
     planned = max(int(entry.name) for entry in (directory / "cp" / "offsets").glob("[0-9]*"))
     if way == "release":

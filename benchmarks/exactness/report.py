@@ -45,13 +45,13 @@ class Line:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Names it."""
+        """Its names."""
         return self.workload, self.engine, self.query
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What an engine has made of a fault.
+    """Outcome of a fault on an engine.
 
     Attributes:
         fault, engine: names.
@@ -66,7 +66,7 @@ class Fault:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Names it."""
+        """Its names."""
         return self.fault, self.engine
 
 
@@ -91,10 +91,10 @@ def line(workload: str, engine: str, configured: str, query: str, verdict: Verdi
 
 
 class Data:
-    """What has been measured, in a file of JSON."""
+    """Measurements, in a file of JSON."""
 
     def __init__(self, path: Path) -> None:
-        """What the file has; nothing if there is none."""
+        """Read the file, if there is one."""
         self._path = path
         known = json.loads(path.read_text()) if path.exists() else {}
         self.workloads: dict[str, dict[str, Any]] = known.get("workloads", {})
@@ -108,7 +108,7 @@ class Data:
 
     @property
     def faults(self) -> list[Fault]:
-        """What came of faults."""
+        """Outcomes of faults."""
         return list(self._faults.values())
 
     def take(self, lines: Iterable[Line] = (), faults: Iterable[Fault] = ()) -> None:
@@ -147,7 +147,7 @@ _COLUMNS: Sequence[Column] = (
 
 
 def text(lines: Sequence[Line]) -> str:
-    """Lines as a table for a terminal."""
+    """Return lines as a table for a terminal."""
     rows = [["", "", *(heading for heading, _ in _COLUMNS)]]
     rows += [[each.query, each.engine, *(cell(each) for _, cell in _COLUMNS)] for each in lines]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

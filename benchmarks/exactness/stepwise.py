@@ -68,7 +68,7 @@ def _seconds(milliseconds: int) -> str:
 
 
 class Collected:
-    """What queries have brought out, with the step that it came in."""
+    """Results of queries, with the step that each came in."""
 
     def __init__(self) -> None:
         """The clock stands before the first step."""
@@ -93,7 +93,7 @@ def figures() -> dict[str, Column]:
 
 
 def shaped(rows: DataFrame, entity: str | None) -> DataFrame:
-    """Results with the columns that `Collected` takes.
+    """Return results with the columns that `Collected` takes.
 
     Args:
         rows: with `tenant`, `window` and the figures.

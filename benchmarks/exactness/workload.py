@@ -1,4 +1,4 @@
-"""When events arrive: sites that are late, closed or cut off, partitions, and the steps in which a reader gets them.
+"""Arrival of events: sites that are late, closed or cut off, partitions, and the steps in which a reader gets them.
 
 A *site* is a tenant with a Nexmark generator of its own. Its rows reach the reader some seconds after they happen; one
 of ten takes up to three minutes. A site that is cut off keeps its rows and sends them, in order, when it is back. A
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Count:
-    """How many rows a site has had in the minute that begins at `minute`."""
+    """The number of rows that a site has had in the minute that begins at `minute`."""
 
     tenant: str
     minute: int
@@ -70,7 +70,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Step:
-    """What a reader gets at once, in order of arrival.
+    """The rows and counts that a reader gets at once, in order of arrival.
 
     Attributes:
         number: from 0.
@@ -87,7 +87,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is made.
+    """Parameters of a workload.
 
     Attributes:
         name: of the workload.
@@ -127,7 +127,7 @@ class Workload:
 
     @property
     def partitions(self) -> int:
-        """How many partitions there are."""
+        """Number of partitions."""
         return 1 + max(part for site in self.plan.sites for part in site.partitions)
 
     def write(self, path: Path) -> None:
@@ -203,7 +203,7 @@ def _rows(plan: Plan, site: Site, place: int) -> list[Row]:
 
 
 def _sent(site: Site, time: int) -> int:
-    """When a site sends what happens at a time: at once, or, in order, when it is back."""
+    """Return when a site sends an event of a time: at once, or, in order, when the site is back."""
     if site.away and site.away[0] * MINUTE <= time < site.away[1] * MINUTE:
         return site.away[1] * MINUTE + (time - site.away[0] * MINUTE) // 1000
     return time

@@ -97,13 +97,13 @@ def windows_of(query: str) -> Any:
 
 
 def key_of(query: str, row: Row) -> tuple[str, int]:
-    """What a query groups by."""
+    """Return the group of a row in a query."""
     entity = 0 if query == "tumbling" else row["person" if query == "session" else "auction"]
     return row["tenant"], entity
 
 
 def stream(workload: dict[str, Any], delay: int) -> TestStream:
-    """Steps of rows, and the watermark after each part of them.
+    """Return the steps' rows, and the watermark after each part of them.
 
     Args:
         workload: as it was written.

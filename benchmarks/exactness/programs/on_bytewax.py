@@ -131,7 +131,7 @@ def merge(one: list[int], other: list[int]) -> list[int]:
 
 
 def entity_of(query: str, row: Row) -> int:
-    """What a query groups by besides the tenant."""
+    """Return the group of a row in a query besides the tenant."""
     return 0 if query == "tumbling" else int(row["person" if query == "session" else "auction"])
 
 
@@ -145,7 +145,7 @@ def windower(query: str) -> w.Windower[Any]:
 
 
 def result(query: str) -> Callable[[tuple[str, tuple[int, list[int]]]], dict[str, Any] | None]:
-    """Makes a line of what a window has folded; None: it is no result."""
+    """Make a line of the fold of a window; None: it is no result."""
     step = SLIDE if query == "sliding" else LENGTH
 
     def line(item: tuple[str, tuple[int, list[int]]]) -> dict[str, Any] | None:
