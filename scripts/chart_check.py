@@ -34,12 +34,12 @@ def value_sets() -> list[str]:
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs Helm."""
+    """Run Helm."""
     return subprocess.run([str(HELM.path), *arguments], capture_output=True, text=True, check=False)
 
 
 def render(*options: str) -> subprocess.CompletedProcess[str]:
-    """Renders the chart as it would be installed as `shop` in the namespace `streaming`."""
+    """Render the chart as it would be installed as `shop` in the namespace `streaming`."""
     return helm("template", "shop", str(CHART), "--namespace", "streaming", "--kube-version", KUBERNETES, *options)
 
 
@@ -55,19 +55,19 @@ def rendered(values: str) -> str:
 
 
 def conform(resources: str) -> subprocess.CompletedProcess[str]:
-    """Holds resources against the schemas; the standard output has what is wrong."""
+    """Check resources against the schemas; the standard output lists the faults."""
     location = f"{SCHEMAS}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
     command = [str(KUBECONFORM.path), "-strict", "-summary", "-schema-location", location, "-"]
     return subprocess.run(command, input=resources, capture_output=True, text=True, check=False)
 
 
 def compose(path: Path = COMPOSE_FILE) -> subprocess.CompletedProcess[str]:
-    """Reads a compose file; the standard error has what is wrong."""
+    """Read a compose file; the standard error lists the faults."""
     return subprocess.run([str(COMPOSE.path), str(path)], capture_output=True, text=True, check=False)
 
 
 def shipped_otherwise(resources: str) -> list[str]:
-    """What the chart brings of alerts and dashboards, if it is not what deploy/prometheus and deploy/grafana have."""
+    """List the chart's alerts and dashboards that differ from those of deploy/prometheus and deploy/grafana."""
     found = []
     brought = [each for each in yaml.safe_load_all(resources) if each]
     rules = [each["spec"] for each in brought if each["kind"] == "PrometheusRule"]
@@ -86,7 +86,7 @@ def shipped_otherwise(resources: str) -> list[str]:
 
 
 def faults() -> list[str]:
-    """What is wrong; prints what is right."""
+    """Return the faults; print what is right."""
     found = []
     for values in value_sets():
         try:

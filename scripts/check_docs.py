@@ -41,7 +41,7 @@ def make_targets() -> set[str]:
 
 
 def unknown_imports(block: str) -> list[str]:
-    """What a Python block imports from this project that is not there."""
+    """List the names that a Python block imports from this project and that do not exist."""
     missing = []
     for node in ast.walk(ast.parse(block)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:

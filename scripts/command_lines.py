@@ -1,4 +1,4 @@
-"""Whether a command line that is written somewhere would be taken by the program that it calls; nothing is run."""
+"""A check that a program would take a command line that is written somewhere; nothing is run."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def known_variables() -> frozenset[str]:
 
 
 def refusal(line: str) -> str:
-    """Why a command line, as a shell has it, cannot be run; empty: it can, or is none of this project's.
+    """Return why a command line, as a shell has it, cannot be run; empty: it can, or is none of this project's.
 
-    Variables before the command count: `TRACKER_SERVE_LISTEN=nonsense tracker serve`. What follows a redirection or a
-    pipe is not looked at.
+    Variables before the command count: `TRACKER_SERVE_LISTEN=nonsense tracker serve`. Words after a redirection or
+    a pipe are not looked at.
     """
     words = shlex.split(line, comments=True)
     words = list(takewhile(lambda word: word not in (">", ">>", "|"), words))
@@ -70,7 +70,7 @@ def refusal_of_words(words: list[str], variables: Mapping[str, str]) -> str:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Has these variables of the tracker's in the environment, and no others."""
+    """Set these variables of the tracker in the environment, and no others."""
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("TRACKER_")]:
         del os.environ[name]

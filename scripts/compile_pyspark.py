@@ -20,7 +20,7 @@ import pyspark
 
 
 def compile_zip(archive: Path) -> int:
-    """Adds the compiled form of each module that has none.
+    """Add the compiled form of each module that has none.
 
     Entries that are there stay where they are, so a process that reads the file meanwhile is not disturbed.
 
@@ -28,7 +28,7 @@ def compile_zip(archive: Path) -> int:
         archive: a zip of sources.
 
     Returns:
-        How many modules were compiled.
+        The number of modules that were compiled.
     """
     with zipfile.ZipFile(archive) as present:
         names = set(present.namelist())

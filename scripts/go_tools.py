@@ -36,7 +36,7 @@ class Tool(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Where it is, once it is installed."""
+        """Path of the program, once installed."""
         return CACHE / "go" / f"{self.name}@{self.version}" / self.package.rpartition("/")[2]
 
 
@@ -52,7 +52,7 @@ class MissingError(Exception):
 
 
 def installed() -> bool:
-    """Whether everything is there."""
+    """Return whether every tool and schema is there."""
     return all(tool.path.exists() for tool in (HELM, KUBECONFORM, COMPOSE)) and _has_schemas()
 
 
@@ -61,7 +61,7 @@ def _has_schemas() -> bool:
 
 
 def install() -> None:
-    """Installs what is missing of the tools that check the chart.
+    """Install the tools that check the chart and are missing.
 
     Raises:
         MissingError: Go is missing, or a registry is not reached.
@@ -73,7 +73,7 @@ def install() -> None:
 
 
 def install_tool(tool: Tool) -> None:
-    """Installs one tool, unless it is there.
+    """Install one tool, unless it is there.
 
     Raises:
         MissingError: Go is missing, or a registry is not reached.
@@ -100,7 +100,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> str:
 
 
 def _make_schemas(go: str) -> None:
-    """Puts Kubernetes' strict schemas and the operator's into one folder, in the form that kubeconform reads."""
+    """Put Kubernetes' strict schemas and the operator's into one folder, in the form that kubeconform reads."""
     made = SCHEMAS.with_suffix(".new")
     shutil.rmtree(made, ignore_errors=True)
     package = made / "package"

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".cache" / "matrix"
 #: The last maintenance release of each that is published; pyproject.toml has the range.
 RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
-#: What Spark's Python package brings itself.
+#: Distributions that Spark's Python package brings itself.
 OF_SPARK = re.compile(r"(pyspark|py4j)==")
 EXTRAS = ("cli", "server", "spark")
 TOOLS = ("hypothesis", "pytest", "pytest-timeout")
@@ -59,7 +59,7 @@ class Feature:
     before: tuple[int, int] = (5, 0)
 
     def is_in(self, release: str) -> bool:
-        """Whether a release has it."""
+        """Return whether a release has the feature."""
         return self.since <= tuple(map(int, release.split(".")[:2])) < self.before
 
 
@@ -80,7 +80,7 @@ FOREIGN = ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one release.
+    """Outcome of the tests on one release.
 
     Attributes:
         release: of Spark.
@@ -119,7 +119,7 @@ def main() -> int:
 
 
 def matches(release: str, name: str) -> bool:
-    """Whether a release is meant by a name: its own, or the beginning of it."""
+    """Return whether a name means a release: its own, or the beginning of it."""
     return f"{release}.".startswith(f"{name}.")
 
 
@@ -196,7 +196,7 @@ def write_table() -> None:
 
 
 def counts(record: Path) -> str:
-    """How many tests there were, from pytest's record of them."""
+    """Return the number of tests, from pytest's record of them."""
     if not record.exists():
         return "the tests did not run to their end"
     suite = next(ElementTree.parse(record).iter("testsuite"))
@@ -236,7 +236,7 @@ def others() -> Iterator[str]:
 
 
 def required() -> Iterator[str]:
-    """What the environment needs besides this checkout: the package's dependencies, those of the tests, its builder."""
+    """Yield the requirements besides this checkout: the package's dependencies, those of the tests, its builder."""
     pyproject: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
     optional: dict[str, list[str]] = pyproject["project"]["optional-dependencies"]
     yield from pyproject["build-system"]["requires"]

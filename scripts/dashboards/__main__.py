@@ -12,7 +12,7 @@ from .written import DIRECTORY, written
 
 
 def main() -> int:
-    """Writes or compares."""
+    """Write the dashboards, or compare them with the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; list what is not up to date")
     arguments = parser.parse_args()

@@ -33,7 +33,7 @@ BYTES_RATE, SHARE, MOMENT = units.BytesPerSecondIEC, units.PercentUnit, units.Da
 
 
 class Query(NamedTuple):
-    """What a panel asks Prometheus."""
+    """A query of a panel to Prometheus."""
 
     expression: str
     legend: str = ""
@@ -52,7 +52,7 @@ def rate(metric: str, of: str, by: str = "") -> str:
 
 
 def quantiles(metric: str, of: str, by: str = "") -> tuple[Query, Query]:
-    """What half of the observations of a histogram do not exceed, and 99 of 100.
+    """Return the queries for the median and the 99th percentile of a histogram.
 
     Args:
         metric: its name.

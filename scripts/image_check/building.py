@@ -9,7 +9,7 @@ import subprocess
 
 from .engine import HOME, IMAGE, MACHINE, ROOT, CheckError, engine
 
-#: What Debian's slim images have and a minimal system has not: nothing is kept that a container does not need.
+#: Files that Debian's slim images have and a minimal system has not: nothing is kept that a container does not need.
 SLIM = {
     "etc/apt/apt.conf.d/docker-clean": 'Dir::Cache::pkgcache "";\nDir::Cache::srcpkgcache "";\n'
     'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };\n',
@@ -34,7 +34,7 @@ def base_image(dockerfile: str) -> str:
 
 
 def make_base(name: str) -> None:
-    """Makes what stands in for Debian's image, unless an earlier run made it.
+    """Make the stand-in for Debian's image, unless an earlier run made it.
 
     Raises:
         CheckError: the name is not of one of Debian's slim images, or debootstrap failed.
@@ -65,7 +65,7 @@ def make_base(name: str) -> None:
 
 
 def build(image: str, target: str, pull: bool) -> None:
-    """Carries out the Dockerfile with the build context that `.dockerignore` leaves.
+    """Carry out the Dockerfile with the build context that `.dockerignore` leaves.
 
     Args:
         image: the name of what comes out.
@@ -82,7 +82,7 @@ def build(image: str, target: str, pull: bool) -> None:
 
 
 def print_sizes(base: str) -> None:
-    """Prints what the image adds to its base, and what of it is copied from the first stage."""
+    """Print the size that the image adds to its base, and the part of it that is copied from the first stage."""
     sizes = [int(engine("podman", "inspect", "--format", "{{.Size}}", name).stdout) / 1e6 for name in (base, IMAGE)]
     measure = ("--rm", "--network=none", "--entrypoint", "du", IMAGE, "--summarize", "--block-size=1", "/opt/tracker")
     copied = int(engine("podman", "run", *MACHINE, *measure).stdout.split()[0]) / 1e6

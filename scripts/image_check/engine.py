@@ -23,7 +23,7 @@ class CheckError(Exception):
 def engine(
     program: str, *arguments: str, given: str | None = None, may_fail: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Runs buildah or podman on the images of this check.
+    """Run buildah or podman on the images of this check.
 
     Args:
         program: `buildah` or `podman`.
@@ -57,11 +57,11 @@ class Container:
         engine("podman", "run", "--detach", *strict, *MACHINE, *where, image, *arguments)
 
     def run(self, *command: str, given: str | None = None, may_fail: bool = False) -> subprocess.CompletedProcess[str]:
-        """Runs a command inside, as the image's user."""
+        """Run a command inside, as the image's user."""
         return engine("podman", "exec", "--interactive", self.name, *command, given=given, may_fail=may_fail)
 
     def python(self, program: str) -> str:
-        """What a Python program prints inside."""
+        """Run a Python program inside. Return its output."""
         return self.run("python", "-", given=program).stdout.strip()
 
     def healthy(self) -> bool:
@@ -69,10 +69,10 @@ class Container:
         return not engine("podman", "healthcheck", "run", self.name, may_fail=True).returncode
 
     def await_healthy(self) -> None:
-        """Waits until it is healthy, for a minute.
+        """Wait until the container is healthy, for a minute.
 
         Raises:
-            CheckError: it did not become healthy.
+            CheckError: the container did not become healthy.
         """
         for _ in range(60):
             if self.healthy():
@@ -81,10 +81,10 @@ class Container:
         raise CheckError(f"{self.name} is not healthy after a minute")
 
     def await_logged(self, text: str, seconds: int = 60, times: int = 1) -> None:
-        """Waits until its log has a text, or has it so many times, from all its starts.
+        """Wait until the log has a text, or has it so many times, from all starts of the container.
 
         Raises:
-            CheckError: it has not in time, or it has ended before.
+            CheckError: the text did not come in time, or the container has ended before.
         """
         for _ in range(seconds):
             state = self.state()  # before its logs: what it logs last is seen
@@ -96,37 +96,37 @@ class Container:
         raise CheckError(f"{self.name} has not logged {text!r} {times} times after {seconds} s")
 
     def state(self) -> str:
-        """Its state and its last exit status, such as ``exited 1``."""
+        """Return the container's state and its last exit status, such as ``exited 1``."""
         return engine(
             "podman", "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self.name
         ).stdout.strip()
 
     def described(self) -> str:
-        """Its state and the end of its log, to find out why something does not hold."""
+        """Return the container's state and the end of its log, to find out why something does not hold."""
         return f"--- {self.name}: {self.state()}\n{self.logs()[-3000:]}"
 
     def logs(self) -> str:
-        """What it logged."""
+        """Return the container's log."""
         done = engine("podman", "logs", self.name)
         return done.stdout + done.stderr
 
     def stop(self, signal: str) -> int:
-        """Ends it by a signal; its exit status."""
+        """End the container by a signal. Return its exit status."""
         engine("podman", "kill", "--signal", signal, self.name)
         return int(engine("podman", "wait", self.name).stdout)
 
     def start(self) -> None:
-        """Starts it again."""
+        """Start the container again."""
         engine("podman", "start", self.name)
 
     def remove(self) -> None:
-        """Removes it, and its volumes."""
+        """Remove the container, and its volumes."""
         engine("podman", "rm", "--force", "--time=0", "--volumes", self.name, may_fail=True)
 
 
 @contextmanager
 def running(*first: Container) -> Iterator[list[Container]]:
-    """Gives a list of containers to add to. They are removed at the end; if a check fails, each is described.
+    """Yield a list of containers to add to. They are removed at the end; if a check fails, each is described.
 
     Raises:
         CheckError: with the state and the log of every container.
@@ -142,10 +142,10 @@ def running(*first: Container) -> Iterator[list[Container]]:
 
 
 def expect(found: object, expected: object, rule: str) -> None:
-    """Prints a rule that holds.
+    """Print a rule that holds.
 
     Raises:
-        CheckError: it does not hold.
+        CheckError: the rule does not hold.
     """
     if found != expected:
         raise CheckError(f"{rule}: expected {expected!r}, found {found!r}")

@@ -23,7 +23,7 @@ ENDED = """
 from tracker.client import TrackerClient
 print(TrackerClient("127.0.0.1:7654").wait_for_end("image", "work", "scope", "name", timeout=30).elements)
 """
-#: What a process of the container may do: its user, its capabilities, and where it can write.
+#: Prints the rights of a process of the container: its user, its capabilities, and where it can write.
 RIGHTS = """
 import json, os, pathlib
 status = dict(line.split(":\\t", 1) for line in pathlib.Path("/proc/1/status").read_text().splitlines())

@@ -12,7 +12,7 @@ _PATIENCE_S = 15 * 60  # a Spark session takes long to start on a small and busy
 
 
 def check_spark() -> None:
-    """Starts the job beside a server and a relay, waits for what it releases, and starts it again."""
+    """Start the job beside a server and a relay, wait for what it releases, and start it again."""
     engine("podman", "volume", "rm", "--force", _SOCKETS, may_fail=True)
     sockets = ("--volume", f"{_SOCKETS}:/run/substream-tracker")
     server = Container("image-check-server", options=(*INSECURE, "--volume", "/var/lib/tracker"))

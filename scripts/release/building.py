@@ -29,13 +29,13 @@ def built() -> Path:
 
 
 def build(into: Path = DIST) -> tuple[Path, Path]:
-    """Builds what git has of the source tree; returns the sdist and the wheel.
+    """Build what git has of the source tree. Return the sdist and the wheel.
 
     Args:
         into: the folder; distributions that it has are replaced.
 
     Raises:
-        ReleaseError: it cannot be built, or twine finds something wrong in its metadata.
+        ReleaseError: the tree cannot be built, or twine finds something wrong in its metadata.
     """
     made = tools()
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +62,7 @@ def _copied(folder: Path) -> Path:
 
 
 def check_contents(sdist: Path, wheel: Path) -> None:
-    """Checks that the wheel has every module and file that is needed and nothing else, and the sdist its source.
+    """Check that the wheel has every module and file that is needed and nothing else, and the sdist its source.
 
     Raises:
         ReleaseError: something is missing, or does not belong there.

@@ -66,7 +66,7 @@ class Running:
         return line.removeprefix(beginning)
 
     def stop(self) -> int:
-        """Ends it; its exit status."""
+        """End the process. Return its exit status."""
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGTERM)
         status = self._process.wait(60)
@@ -87,10 +87,10 @@ def running(installed: Environment, directory: Path) -> Iterator[Running]:
 
 
 def expect(found: object, right: object, rule: str) -> None:
-    """Prints a rule that holds.
+    """Print a rule that holds.
 
     Raises:
-        ReleaseError: it does not hold.
+        ReleaseError: the rule does not hold.
     """
     if found != right:
         raise ReleaseError(f"{rule}: expected {right!r}, found {found!r}")
@@ -130,7 +130,7 @@ class Checks:
         return with_extra("server", self._wheel)
 
     def _tracker(self, installed: Environment, *arguments: str, status: int = 0) -> str:
-        """What the command line prints, on stderr if it fails."""
+        """Run the command line. Return its output, or its stderr if it is to fail."""
         done = installed.run("-m", "tracker.cli.main", *arguments, directory=self._home, status=status)
         return done.stderr if status else done.stdout
 

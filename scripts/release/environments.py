@@ -20,7 +20,7 @@ _TOOLS = ROOT / "requirements" / "release.txt"
 _STAMP = "complete"
 _DOWNLOAD_S = 3600  # seconds
 _BINARY = ("--only-binary", ":all:", "--no-binary", "pyspark")
-#: What would have Python or Spark load something from elsewhere.
+#: Variables that would have Python or Spark load something from elsewhere.
 _FOREIGN = ("PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
 
 
@@ -40,13 +40,13 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Its Python."""
+        """The environment's Python."""
         return self.home / "bin" / "python"
 
     def run(
         self, *arguments: str, directory: Path | None = None, status: int = 0, timeout: float = 600
     ) -> subprocess.CompletedProcess[str]:
-        """Runs its Python, as where the source tree does not exist.
+        """Run the environment's Python, as where the source tree does not exist.
 
         Args:
             arguments: of Python.
@@ -55,7 +55,7 @@ class Environment:
             timeout: seconds.
 
         Raises:
-            ReleaseError: it has another exit status.
+            ReleaseError: Python has another exit status.
         """
         done = subprocess.run(
             [str(self.python), *arguments],
@@ -115,7 +115,7 @@ def with_extra(extra: str, wheel: Path, more: Sequence[str] = ()) -> Environment
 
 
 def _is_new(made: Environment, wanted: str) -> bool:
-    """Whether an environment has to be made; what is left of an earlier one is removed then."""
+    """Return whether an environment has to be made; remove what is left of an earlier one."""
     stamp = made.home / _STAMP
     if stamp.exists() and stamp.read_text() == _digest(wanted):
         return False

@@ -22,10 +22,10 @@ SPECIFICATION: Final = "1.6"
 
 
 def make(extra: str, wheel: Path) -> Path:
-    """Writes the document of one extra; returns its path.
+    """Write the document of one extra. Return its path.
 
     Raises:
-        ReleaseError: it is not valid, or it is not what is installed.
+        ReleaseError: the document is not valid, or differs from what is installed.
     """
     installed = with_extra(extra, wheel)
     path = DIST / f"sbom-{extra or 'base'}.cdx.json"
@@ -37,7 +37,7 @@ def make(extra: str, wheel: Path) -> Path:
 
 
 def packages(installed: Environment) -> dict[str, str]:
-    """What an environment has, with versions."""
+    """Return an environment's packages, with versions."""
     program = (
         "import json; from importlib.metadata import distributions; "
         "print(json.dumps({d.metadata['Name'].lower().replace('_', '-'): d.version for d in distributions()}))"
@@ -47,10 +47,10 @@ def packages(installed: Environment) -> dict[str, str]:
 
 
 def check(document: dict[str, Any], installed: dict[str, str]) -> None:
-    """Checks that a document describes this project and all that is installed, and nothing else.
+    """Check that a document describes this project and all that is installed, and nothing else.
 
     Raises:
-        ReleaseError: it does not.
+        ReleaseError: the document does not.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     main = document["metadata"]["component"]

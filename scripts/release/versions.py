@@ -49,7 +49,7 @@ PLACES = (
 
 
 def faults(root: Path = ROOT, tag: str | None = None) -> list[str]:
-    """What is wrong, a line each.
+    """Return the faults, a line each.
 
     Args:
         root: the source tree.
@@ -79,16 +79,16 @@ def _unreleased(changelog: str) -> str:
 
 
 def notes(root: Path = ROOT) -> str:
-    """What the changelog has of its newest version, without the heading."""
+    """Return the changelog's text of its newest version, without the heading."""
     sections = re.split(rf"^## \[{VERSION}\].*$", (root / _CHANGELOG).read_text(), flags=re.MULTILINE)
     return sections[1].strip() + "\n"
 
 
 def set_version(version: str, root: Path = ROOT) -> None:
-    """Sets the version everywhere; what was unreleased in the changelog becomes this version's, of today.
+    """Set the version everywhere; what was unreleased in the changelog becomes this version's, of today.
 
     Raises:
-        ValueError: it is no version, or nothing is unreleased.
+        ValueError: the text is no version, or nothing is unreleased.
     """
     if not re.fullmatch(VERSION, version):
         raise ValueError(f"{version!r} is no version such as 0.2.0 or 0.2.0rc1")
