@@ -11,6 +11,7 @@ import pytest
 from tests.house.trees import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ["tracker", "spark_client", "examples", "benchmarks", "scripts", "experiments", "integrations"]
 #: First words of a noun clause, or of a verb in the third person.
 _BANNED = {
     "What",
@@ -37,11 +38,11 @@ def beginnings(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, text.split()[0].rstrip(",:")
 
 
-@pytest.mark.parametrize("package", ["tracker", "spark_client"])
-def test_a_docstring_begins_with_a_verb(package: str) -> None:
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_docstring_begins_with_a_verb(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {word}"
-        for path in sorted((ROOT / package).rglob("*.py"))
+        for path in sorted((ROOT / folder).rglob("*.py"))
         if "gen" not in path.parts
         for line, word in beginnings(path)
         if word in _BANNED

@@ -1,4 +1,4 @@
-"""How a substream has ended, as JSON, and whether that is good enough. Nothing here needs Airflow."""
+"""The end of a substream as JSON, and whether that is good enough. Nothing here needs Airflow."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def fields_of(ended: Ended) -> dict[str, Any]:
-    """Returns an end's fields under the names that `tracker events --json` has."""
+    """Return an end's fields under the names that `tracker events --json` has."""
     return asdict(ended) | {"reason": ended.reason.name}
 
 
 def payload_of(job: str, log_id: str, event: Event) -> dict[str, Any]:
-    """Returns what an asset's event has of an end. An end that comes again has the same `id`; `account` describes
-    how it ended and with how many of how many elements.
-    """
+    """Return the fields of an end in an asset's event: its own, and an `id` that is the same if the end comes again."""
     assert isinstance(event.kind, Ended)
     return {
         "id": f"{job}/{log_id}/{event.seq}",
@@ -35,10 +33,10 @@ def payload_of(job: str, log_id: str, event: Event) -> dict[str, Any]:
 
 
 def checked_reasons(reasons: Sequence[str]) -> tuple[str, ...]:
-    """Returns the reasons of ends that are good enough.
+    """Return the reasons of ends that are good enough.
 
     Raises:
-        ValueError: one of them is none, or there are none.
+        ValueError: one of them is no reason, or there are none.
 
     >>> checked_reasons(["COMPLETE", "EXPIRED"])
     ('COMPLETE', 'EXPIRED')
@@ -47,7 +45,7 @@ def checked_reasons(reasons: Sequence[str]) -> tuple[str, ...]:
 
 
 def complaint(end: Mapping[str, Any], reasons: Sequence[str] = (COMPLETE,), by_drain: bool = False) -> str:
-    """Returns why an end is not good enough, with what to do; empty if it is.
+    """Return why an end is not good enough, with what to do; empty if it is.
 
     Args:
         end: its fields.
@@ -69,11 +67,11 @@ def complaint(end: Mapping[str, Any], reasons: Sequence[str] = (COMPLETE,), by_d
 
 
 def end_time_of(value: int | str | datetime) -> int:
-    """Returns an end time in the job's unit: a number as it is, a point in time as microseconds since 1970, UTC, as
-    the Spark client counts. Without a time zone, it is in UTC.
+    """Return an end time in the job's unit: a number as it is, a point in time as microseconds since 1970, UTC, as
+    the Spark client counts. Without a time zone, a point is in UTC.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the value is neither.
 
     >>> end_time_of("2013-01-02T01:00:00+01:00"), end_time_of("2013-01-02"), end_time_of("24")
     (1357084800000000, 1357084800000000, 24)

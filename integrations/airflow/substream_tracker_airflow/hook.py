@@ -37,11 +37,11 @@ class SubstreamTrackerHook(BaseHook):
         self.conn_id = conn_id
 
     def get_conn(self) -> TrackerClient:
-        """Returns a client. Close it, or use it as a context manager."""
+        """Return a client. Close it, or use it as a context manager."""
         return client_of(self.get_connection(self.conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Tells whether the tracker answers, for the page of connections."""
+        """Test whether the tracker answers, for the page of connections."""
         try:
             with self.get_conn() as client:
                 found = client.server_info()
@@ -51,12 +51,12 @@ class SubstreamTrackerHook(BaseHook):
 
 
 async def connected(conn_id: str) -> TrackerClient:
-    """Returns a client in an event loop, which looking a connection up in the usual way would block."""
+    """Return a client in an event loop, which looking a connection up in the usual way would block."""
     return client_of(await SubstreamTrackerHook.aget_connection(conn_id))
 
 
 def client_of(connection: Connection) -> TrackerClient:
-    """Returns a client of the tracker that a connection names.
+    """Return a client of the tracker that a connection names.
 
     Raises:
         ValueError: the connection has no host, has a password, or an extra of another name.
@@ -73,7 +73,7 @@ def client_of(connection: Connection) -> TrackerClient:
 
 
 def _address(host: str, port: int | None) -> str:
-    """Returns the address to call.
+    """Return the address to call.
 
     >>> _address("tracker", None), _address("tracker", 7000), _address("a:7654+b:7654", None)
     ('tracker:7654', 'tracker:7000', 'a:7654+b:7654')
@@ -84,7 +84,7 @@ def _address(host: str, port: int | None) -> str:
 
 
 def _credentials(name: str, extras: Mapping[str, Any]) -> Credentials | None:
-    """Returns what the client shows; None: what the environment names."""
+    """Return the client's credentials; None: those that the environment names."""
     if unknown := sorted(extras.keys() - set(FILES)):
         raise ValueError(f"connection {name!r} has the extra {unknown[0]!r}, which is none of {', '.join(FILES)}")
     given = {key: extras[key] for key in FILES if extras.get(key)}

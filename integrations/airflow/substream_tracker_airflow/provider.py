@@ -1,4 +1,4 @@
-"""What Airflow asks a provider for."""
+"""The description that Airflow asks a provider for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Returns the provider's description: its name, and its connection type with the form's fields."""
+    """Return the provider's description: its name, and its connection type with the form's fields."""
 
     def file_field(label: str, description: str) -> dict[str, Any]:
         return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}

@@ -22,7 +22,7 @@ class _Deferred(BaseSensorOperator):
 
     @staticmethod
     def _answer(event: dict[str, Any]) -> Any:
-        """Returns the trigger's answer.
+        """Return the trigger's answer.
 
         Raises:
             AirflowException: the tracker has refused; another try may get an answer, such as when the job is there.
@@ -81,15 +81,15 @@ class SubstreamSensor(_Deferred):
         self.conn_id = conn_id
 
     def execute(self, context: Any) -> NoReturn:
-        """Begins to wait."""
+        """Begin to wait."""
         end_time = None if self.end_time is None else ends.end_time_of(self.end_time)
         self._wait_by(EndTrigger(self.conn_id, self.job, self.segment, self.scope, self.name, end_time))
 
     def resume(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
-        """Returns the end's fields.
+        """Return the end's fields.
 
         Raises:
-            AirflowFailException: it is not good enough.
+            AirflowFailException: the end is not good enough.
         """
         end: dict[str, Any] = self._answer(event)
         if wrong := ends.complaint(end, self.reasons, self.by_drain):
@@ -130,10 +130,10 @@ class ProgressSensor(_Deferred):
         self.conn_id = conn_id
 
     def execute(self, context: Any) -> NoReturn:
-        """Begins to wait."""
+        """Begin to wait."""
         self._wait_by(ProgressTrigger(self.conn_id, self.job, self.segment, ends.end_time_of(self.up_to)))
 
     def resume(self, context: Any, event: dict[str, Any]) -> int:
-        """Returns how far the segment has come."""
+        """Return how far the segment has come."""
         come: int = self._answer(event)
         return come

@@ -76,7 +76,7 @@ class SubscriptionReader:
         self._thread.start()
 
     async def next_batch(self) -> Batch:
-        """Waits for wanted events, and returns those that are there, in the order of the job's log.
+        """Wait for wanted events, and return those that are there, in the order of the job's log.
 
         The batch before it is done.
 
@@ -100,12 +100,12 @@ class SubscriptionReader:
         return Batch(tuple(wanted), subscription, event.seq)
 
     def done(self, batch: Batch) -> None:
-        """Notes that nothing remains to be done for a batch."""
+        """Note that nothing remains to be done for a batch."""
         self._room.release(len(batch.events))
         self._set_done(batch.subscription, batch.seq)
 
     async def close(self) -> None:
-        """Ends the reading. The subscription stays."""
+        """End the reading. The subscription stays."""
         self._closed.set()
         self._room.release()
         with self._lock:

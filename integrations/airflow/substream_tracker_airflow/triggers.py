@@ -1,4 +1,4 @@
-"""What waits in the triggerer for a sensor.
+"""Triggers, which wait for a sensor.
 
 A trigger waits in the triggerer's event loop, without a thread. It ends only with an answer or a refusal: while the
 tracker is away it tries again, and after a restart of the triggerer it starts anew. That is safe, since the tracker
@@ -29,18 +29,18 @@ class _Waiting(BaseTrigger):
 
     @abstractmethod
     def _fields(self) -> dict[str, Any]:
-        """Returns what it is made of."""
+        """Return the trigger's arguments."""
 
     @abstractmethod
     async def _wait(self, client: TrackerClient) -> Any:
-        """Waits once."""
+        """Wait once."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Returns the class and its arguments, as Airflow keeps them."""
+        """Return the class and its arguments, as Airflow keeps them."""
         return f"{type(self).__module__}.{type(self).__name__}", {"conn_id": self.conn_id, **self._fields()}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Waits, and yields one event."""
+        """Wait, and yield one event."""
         with await hook.connected(self.conn_id) as client:
             while True:
                 try:

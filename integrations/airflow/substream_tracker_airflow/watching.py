@@ -39,7 +39,7 @@ class SubstreamEnds(BaseEventTrigger):
         reasons: those of ends that update the asset.
         by_drain: whether the ends of substreams that only a drain has closed do, too.
         every: seconds between two updates of the asset, in which Airflow's scheduler has to start what the first one
-            starts. What ends meanwhile comes together with the second one.
+            starts. Ends meanwhile come together with the second one.
         conn_id: the connection.
 
     >>> day = AssetWatcher("clean-days", trigger=SubstreamEnds(name="clean-days", job="flights", segments=["clean"]))
@@ -72,21 +72,21 @@ class SubstreamEnds(BaseEventTrigger):
         self.conn_id = conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Returns the class and its arguments, as Airflow keeps them."""
+        """Return the class and its arguments, as Airflow keeps them."""
         names = ("name", "job", "segments", "scopes", "reasons", "by_drain", "every", "conn_id")
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
 
     def shared_stream_key(self) -> Hashable:
-        """Returns what makes Airflow read it by a producer, which learns what was stored. No two watchers share one."""
+        """Return a key of this watcher alone, for which Airflow reads by a producer, which learns what was stored."""
         return repr(self.serialize())
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        """Returns what reads the subscription."""
+        """Return the reader of the subscription."""
         return _Ends(cls(**kwargs))
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        """Yields an event for each batch of ends."""
+        """Yield an event for each batch of ends."""
         async for payload in shared_stream:
             yield TriggerEvent(payload)
 
@@ -100,13 +100,13 @@ class SubstreamEnds(BaseEventTrigger):
         yield
 
     def concerns(self, event: Event) -> bool:
-        """Tells whether an event updates the asset."""
+        """Return whether an event updates the asset."""
         kind = event.kind
         return isinstance(kind, Ended) and not ends.complaint(ends.fields_of(kind), self.reasons, self.by_drain)
 
 
 def subscription_of(name: str) -> str:
-    """Returns the name of a watcher's subscription at the tracker."""
+    """Return the name of a watcher's subscription at the tracker."""
     return f"airflow/{name}"
 
 
@@ -119,7 +119,7 @@ class _Ends(SharedStreamProducer):
         self._is_stored = asyncio.Event()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], Batch]]:
-        """Yields what the asset's events have, each once the one before it is stored and some seconds old."""
+        """Yield the content of the asset's events, each once the one before it is stored and some seconds old."""
         of = self._trigger
         client = await hook.connected(of.conn_id)
         reader = SubscriptionReader(client, of.job, subscription_of(of.name), of.segments, of.scopes, of.concerns)
@@ -133,10 +133,10 @@ class _Ends(SharedStreamProducer):
             await asyncio.sleep(of.every)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Acknowledges ends whose event is stored.
+        """Acknowledge ends whose event is stored.
 
         Raises:
-            RuntimeError: it is not, so that Airflow begins again after the last one that is.
+            RuntimeError: the event is not, so that Airflow begins again after the last one that is.
         """
         for item in batch:
             if not item.outcome.is_clean:
@@ -146,6 +146,6 @@ class _Ends(SharedStreamProducer):
         self._is_stored.set()
 
     async def aclose(self) -> None:
-        """Ends the reading."""
+        """End the reading."""
         if self._reader is not None:
             await self._reader.close()

@@ -23,10 +23,10 @@ class CursorError(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which ends are wanted.
+    """The ends that are wanted.
 
     Raises:
-        ValueError: a reason is none, or there are none.
+        ValueError: a reason is none of the tracker's, or there are none.
     """
 
     job: str
@@ -42,7 +42,7 @@ class Wanted:
         AcceptedEnds(self.reasons, self.by_drain)
 
     def concerns(self, event: Event) -> bool:
-        """Tells whether an event is such an end; the tracker has filtered by segment and scope."""
+        """Return whether an event is such an end; the tracker has filtered by segment and scope."""
         kind = event.kind
         return isinstance(kind, Ended) and AcceptedEnds(self.reasons, self.by_drain).accepts(kind)
 
@@ -56,7 +56,7 @@ class Ends:
 
 
 def ends_after(client: TrackerClient, wanted: Wanted, cursor: str | None, most: int) -> Ends:
-    """Returns the ends after a cursor.
+    """Return the ends after a cursor.
 
     Args:
         client: calls the tracker.

@@ -31,7 +31,7 @@ def substream_sensor(
     most: int = 100,
     **more: Any,
 ) -> SensorDefinition:
-    """Makes a sensor that requests one run for each end.
+    """Make a sensor that requests one run for each end.
 
     A run's key names the end, so Dagster starts one run for it, also if the daemon is killed and looks again. The runs
     have the tags ``substream-tracker/segment``, ``…/scope``, ``…/name`` and ``…/reason``.
@@ -54,7 +54,7 @@ def substream_sensor(
         **more: as for `dagster.sensor`: `job`, here as `target`, `minimum_interval_seconds`, `default_status`, …
 
     Raises:
-        ValueError: a reason is none, or a text is given in place of a list.
+        ValueError: a reason is none of the tracker's, or a text is given in place of a list.
 
     >>> clean = substream_sensor("flights", ["clean"], name="clean", address="tracker:7654", target=billing)
     """
