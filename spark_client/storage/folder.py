@@ -37,7 +37,7 @@ class _Store(FileStore, ConditionalStore, Protocol):
 
 
 class Folder:
-    """A place in a store. Two with one location are equal.
+    """A place in a store. Two with one location are equal. One on a disk is a `_Directory`, as `Path` is a `PosixPath`.
 
     Args:
         location: a path, or a URL as Spark takes it.
@@ -51,6 +51,9 @@ class Folder:
     Folder('/data/shop/tracker/acts')
     """
 
+    def __new__(cls, location: str | os.PathLike[str], *_: object) -> Folder:
+        return super().__new__(cls if "://" in os.fspath(location) else _Directory)
+
     def __init__(
         self,
         location: str | os.PathLike[str],
@@ -62,8 +65,6 @@ class Folder:
         self._store, self._prefix = within or (_opened(self._location, self._settings), "")
 
     def __truediv__(self, name: str) -> Folder:
-        if self.path is not None:
-            return Folder(self.path / name)
         return Folder(self.url(name), self._settings, (self._store, f"{self._prefix}{name}/"))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,12 +90,12 @@ class Folder:
     @property
     def path(self) -> Path | None:
         """The directory that it is; None: it is in a store of objects."""
-        return None if "://" in self._location else Path(self._location)
+        return None
 
     @property
     def real(self) -> str:
         """Its location, on a disk with all links followed: two folders with the same one are the same."""
-        return self._location if self.path is None else os.path.realpath(self.path)
+        return self._location
 
     @property
     def name(self) -> str:
@@ -144,8 +145,6 @@ class Folder:
 
     def holds(self, name: str) -> bool:
         """Return whether there is a file of a name, or something in a folder of that name."""
-        if self.path is not None:
-            return (self.path / name).exists()
         return self.content(name) is not None or bool(self.names(name))
 
     def below(self) -> list[str]:
@@ -168,13 +167,8 @@ class Folder:
         Returns:
             The names of the files; none: all that the folder holds.
         """
-        if self.path is not None:
-            make(self.path)
         try:
-            files = write(self / name)
-            if self.path is not None:  # Spark's writers leave that to the system
-                sync_all(self.path / name)
-            return list(files or ())
+            return list(write(self / name) or ())
         except BaseException:
             with suppress(Exception):
                 self.remove(name)
@@ -183,9 +177,9 @@ class Folder:
     def publish(self, name: str, write: Filling) -> bool:
         """Write files by Spark into a folder that readers see whole or not at all, unless it is there already.
 
-        In a directory a rename publishes them. In a store of objects the first attempt that is decided on stands, its
-        files are copied under the name, and a note that all are there ends the publication. Spark's readers of the
-        table pass over attempts and notes; who has to wait for all of a folder's files looks for the note.
+        On a disk a rename publishes them. In a store of objects the first attempt that is decided on stands, its files
+        are copied under the name, and a note that all are there ends the publication. Spark's readers of the table
+        pass over attempts and notes; who has to wait for all of a folder's files looks for the note.
 
         Args:
             name: of a folder, such as ``epoch=3``.
@@ -196,8 +190,6 @@ class Folder:
         Raises:
             TrackingError: somebody has removed what was to be published.
         """
-        if self.path is not None:
-            return publish(self.path / name, lambda path: write(Folder(path)))
         attempts, own = self / _ATTEMPTS, None
         decided = self.read(f"{_DECIDED}/{name}.json")
         if decided is None:
@@ -226,30 +218,20 @@ class Folder:
 
     def is_published(self, name: str) -> bool:
         """Return whether a folder was published."""
-        if self.path is not None:
-            return (self.path / name).is_dir()
         return self.content(f"{_PUBLISHED}/{name}.json") is not None
 
     def published(self) -> list[str]:
         """Return the names of the folders here that were published, in order."""
-        if self.path is not None:
-            return sorted(name[:-1] for name in self.names() if name[-1] == "/" and name[0] not in "_.")
         return sorted(name.removesuffix(".json") for name in self.names(_PUBLISHED))
 
     def unpublish(self, name: str) -> None:
         """Remove a folder that was published, so that readers never see half of it."""
-        if self.path is None:
-            self.delete([f"{_PUBLISHED}/{name}.json"])
-            self.remove(name)
-            self.delete([f"{_DECIDED}/{name}.json"])
-        else:
-            remove(self.path / name)
+        self.delete([f"{_PUBLISHED}/{name}.json"])
+        self.remove(name)
+        self.delete([f"{_DECIDED}/{name}.json"])
 
     def sweep(self) -> None:
         """Remove what drivers that were killed have left half written. See `directories.sweep`."""
-        if self.path is not None:
-            sweep(self.path)
-            return
         attempts = self / _ATTEMPTS
         for name in {found[1] for each in attempts.below() if (found := _ATTEMPT.match(each))}:
             if self.is_published(name):  # else one of these attempts may stand
@@ -257,10 +239,8 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Remove a folder with all that is in it, on a local disk so that readers never see half of it."""
-        if self.path is not None:
-            remove(self.path / name)
         with self._asked(name):
-            self._store.remove(self._prefix + name)  # on a disk it forgets the folder
+            self._store.remove(self._prefix + name)
 
     def check(self, what: str) -> None:
         """Check whether the store can do what is relied on here.
@@ -271,9 +251,6 @@ class Folder:
         Raises:
             UsageError: it cannot.
         """
-        if self.path is not None:
-            check_store(self.path, what)
-            return
         trial = f"_check.{uuid.uuid4().hex}"
         try:
             self._store.get(self._prefix + trial, soon=True)  # it is not there, or nobody answers
@@ -299,6 +276,55 @@ class Folder:
                 f"{self.url(name)}: {error}. Nothing of this batch counts: once the store answers and lets this user "
                 "read and write there, start the query again with the same checkpoint"
             ) from error
+
+
+class _Directory(Folder):
+    """A directory, which is renamed in one step: what it publishes appears whole."""
+
+    def __truediv__(self, name: str) -> Folder:
+        return Folder(self.path / name)
+
+    @property
+    def path(self) -> Path:
+        return Path(self._location)
+
+    @property
+    def real(self) -> str:
+        return os.path.realpath(self.path)
+
+    def holds(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def write(self, name: str, write: Filling) -> list[str]:
+        def durably(folder: Folder) -> Sequence[str] | None:
+            files = write(folder)
+            sync_all(self.path / name)  # Spark's writers leave that to the system
+            return files
+
+        make(self.path)
+        return super().write(name, durably)
+
+    def publish(self, name: str, write: Filling) -> bool:
+        return publish(self.path / name, lambda path: write(Folder(path)))
+
+    def is_published(self, name: str) -> bool:
+        return (self.path / name).is_dir()
+
+    def published(self) -> list[str]:
+        return sorted(name[:-1] for name in self.names() if name[-1] == "/" and name[0] not in "_.")
+
+    def unpublish(self, name: str) -> None:
+        remove(self.path / name)
+
+    def sweep(self) -> None:
+        sweep(self.path)
+
+    def remove(self, name: str) -> None:
+        remove(self.path / name)
+        super().remove(name)  # the store forgets the folder
+
+    def check(self, what: str) -> None:
+        check_store(self.path, what)
 
 
 #: Fills a folder with files, and returns their names; None: all that the folder holds.
