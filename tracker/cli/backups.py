@@ -160,8 +160,8 @@ def restore(
         print_line(f"what was there before is {done.set_aside}")
     if not same_log:
         print_line(
-            f"every job's log has a new id, and open runs are fenced ({done.ended_runs}). What was committed after "
-            f"{done.header.made} is not in it: let reporters repeat that"
+            f"every job's log has a new id, and open runs are fenced ({done.ended_runs}). Epochs committed after "
+            f"{done.header.made} are not in it: let reporters repeat them"
         )
     return 0
 

@@ -14,11 +14,11 @@ import typer.core
 import typer.main
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-#: What Typer raises if a command line is wrong. It exports only this class's most common subclass.
+#: Error that Typer raises if a command line is wrong; it exports only this class's most common subclass.
 CommandLineError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 #: The context's object if a command line is only to be checked: then no command runs.
 CHECK_ONLY: Final = object()
-#: What Typer adds and nobody needs to be told: arguments are required, and a number of seconds is not negative.
+#: Remarks that Typer adds and nobody needs: arguments are required, and a number of seconds is not negative.
 _OBVIOUS: Final = re.compile(r"; x>=0(?![.\d])|  \[x>=0\]|  \[required\]")
 #: Of each type, the function whose parameters are the options that make a value of it.
 _SHARED: dict[Any, Callable[..., Any]] = {}

@@ -103,7 +103,7 @@ class Consent:
     def to(self, action: str, dropped: Sequence[str]) -> Iterator[None]:
         """Ask before the body is carried out, if a terminal can answer and ``--yes`` was not given.
 
-        What is dropped is shown on stderr: before the question, or once it is dropped where nobody is asked.
+        Stderr shows the things that are dropped: before the question, or once they are dropped where nobody is asked.
 
         Args:
             action: as a question without its mark, such as ``abandon 'monday'``.

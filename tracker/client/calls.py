@@ -455,7 +455,7 @@ class Calls:
         """Return the error of a call that the tracker has not answered in so many attempts, with what to do."""
         tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
         tls = _tls(error, self.credentials)
-        # Whoever gives the reason itself runs, and so does the server of a wrong certificate.
+        # A server that gives the reason itself is running, and so is one whose certificate is wrong.
         runs = rpc_status.from_call(error) is not None or (tls and self.credentials.uses_tls)
         advice = f" Check that it is running; `tracker serve --listen {self._finder.addresses[0]}` starts one."
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and any(

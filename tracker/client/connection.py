@@ -94,7 +94,7 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
 )
 
-#: What a channel has besides on which a caller only waits, if the tracker may be at another address by now.
+#: Further options of a channel on which a caller only waits, if the tracker may be at another address by now.
 _WATCHFUL: Final = {
     "grpc.keepalive_time_ms": 1_000,
     "grpc.keepalive_timeout_ms": 1_000,

@@ -272,7 +272,7 @@ class EventCalls(Routing):
             timeout: seconds; None: for ever.
 
         Returns:
-            What was lost on the way, if anything: look at `Passed.complete`.
+            The losses on the way, if any: look at `Passed.complete`.
 
         Raises:
             TimeoutError: something is still in flight, or the report's epoch was not committed in time.

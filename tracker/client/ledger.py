@@ -4,8 +4,8 @@
 
 A release's receipt has the tracker's count of what was sent on its segment, and the release's own count of what it took
 in: these two are independent, so a row that was lost or doubled between them is found. How many rows entered the job is
-known where a source's rows are counted by substream. What lies between there and the releases is what steps have
-dropped, less what they have made of one row; it is called filtered, as nothing but the steps decides it.
+known where a source's rows are counted by substream. Between there and the releases, steps drop rows and make several
+of one; the difference is called filtered, as nothing but the steps decides it.
 
 Here is arithmetic only: nothing reads a file.
 """
@@ -265,7 +265,7 @@ def _of_release(blank: Entry, receipts: Sequence[Receipt], late: int) -> _Releas
     again, kept_again = _sum(revised, "rows"), _kept(revised)
     late = max(late, _sum(first, "late"), again)
     lost = elements - rows
-    # What was in flight when a substream was given up may have come after all, and is late then.
+    # Elements in flight when a substream was given up may have come after all, and are late then.
     after_all = min(max(lost, 0), late) if any(receipt["in_flight"] for receipt in ends) else 0
     before, short = _of_drains_before(ends), _short(ends)
     wrong = []

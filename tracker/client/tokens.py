@@ -1,7 +1,7 @@
 """Tokens: what one report has sent, and how to wait until all of it is through everything.
 
 A service that has no substream to wait for, such as one that answers "your order has been processed", takes a token of
-its report and waits for that. What travels is told from all else by its substreams: the server answers for each of them
+its report and waits for that. The server knows a report's elements by their substreams: it answers for each of these
 once nothing of it is in flight, on any segment, at some moment after the report took effect.
 """
 

@@ -22,7 +22,7 @@ DURATIONS = (  #: of a spec
     "threshold_after",
     "scope_idle_after",
 )
-#: What of a spec may change within a deployment.
+#: Fields of a spec that may change within a deployment.
 CHANGEABLE = (
     *DURATIONS,
     "expire_expected",
@@ -60,7 +60,7 @@ class Spec:
     scope_idle_after: int | None = None
 
 
-#: What of a spec is the same as a value of the core, of a caller and on the wire.
+#: Fields of a spec that are the same in the core's value, in a caller's and on the wire.
 AS_IT_IS: Final = tuple(each.name for each in fields(Spec) if each.type in ("str", "bool"))
 
 

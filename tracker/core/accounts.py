@@ -411,7 +411,7 @@ class Accounts:
         return self.cells.reason(row, segment)
 
     def relaid(self, segments: int, reason: int, kept: Sequence[tuple[int, int]]) -> Rows:
-        """Move to another graph. What has ended stays ended, on every segment.
+        """Move to another graph. Rows that have ended stay ended, on every segment.
 
         Args:
             reason: the number of the Reason why what has ended has done so on segments that are new.

@@ -1,8 +1,8 @@
 """Closed substreams: what the fronts' promises mean for the substreams that are known, and whom each waits for.
 
-A substream is closed for a group of segments, those that wait for the same fronts; most jobs have one group. What the
-fronts' times close is found by an index for each group (`timeindex`). Only what a few promises by name, or numbers,
-close is kept one by one.
+A substream is closed for a group of segments, those that wait for the same fronts; most jobs have one group. An index
+for each group (`timeindex`) finds the substreams that the fronts' times close. Only those that a few promises by name,
+or numbers, close are kept one by one.
 """
 
 from __future__ import annotations
@@ -229,8 +229,8 @@ class ClosedSet:
     """Set of a job's rows that are closed, as the fronts have it.
 
     A row has the flag ``CLOSED`` if it is closed for any group; which ones is kept beside where there are several.
-    What becomes closed, or is again not, is looked at by the next evaluation; it counts as a
-    change of the substream once `note` finds it so.
+    The next evaluation looks at rows that become closed, or are again not; this counts as a change of the substream
+    once `note` finds it so.
     """
 
     def __init__(self, accounts: Accounts, fronts: Fronts, changes: Changes) -> None:
@@ -457,7 +457,7 @@ class ClosedSet:
         """Date what has been closed or is open again, and take back its stalls.
 
         Asked after each thing that happens at once: the promises of an epoch, a front's turn, an epoch's revocation.
-        What one promise of an epoch closes and the next opens again has not changed.
+        A row that one promise of an epoch closes and the next opens again has not changed.
         """
         if not self._closed_changed:
             return

@@ -1,8 +1,8 @@
 """Parts of a job in a snapshot: each as plain values and columns, and back again, side by side.
 
-What is derived (indexes, heaps, the rows to look at) is not kept but rebuilt. Rows are used again and so are kept as
-ids; sets are kept in an order of their own, so that the same state gives the same bytes. What it means that an older
-version did not write a value stands beside the line that reads it.
+Derived state (indexes, heaps, the rows to look at) is not kept but rebuilt. Rows are used again and so are kept as ids;
+sets are kept in an order of their own, so that the same state gives the same bytes. The meaning of a value that an
+older version did not write stands beside the line that reads it.
 
 `tests/core/test_codec.py` holds every field of every class of the state to coming back, or to being listed as derived.
 """

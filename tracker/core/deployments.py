@@ -67,7 +67,7 @@ def cancel(job: Job, drain_id: str) -> None:
 
 
 def call_off(job: Job) -> None:
-    """Cancel the drain under way. What a hand-over had suspended starts again."""
+    """Cancel the drain under way. Timers that a hand-over had suspended start again."""
     suspended = job.drain.hands_over
     job.announce(DrainCancelled(job.drain.drain_id))
     job.drain = replace(job.drain, state=DrainState.CANCELLED, deadline=None)

@@ -433,7 +433,7 @@ class Completion:
             return Reason.COMPLETE
         if not self._closing.closed_by_promises(row, segment):
             return given_up
-        # What came too late upstream is missing here, too.
+        # Elements that came too late upstream are missing here, too.
         upstream = np.flatnonzero(self._graph.upstream[segment])
         reasons = self._accounts.cells.reasons(np.full(len(upstream), row), upstream)
         return given_up if (reasons == given_up.number).any() else Reason.COMPLETE

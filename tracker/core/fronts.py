@@ -1,6 +1,6 @@
 """The fronts: who has promised what, and which segments wait for whom.
 
-What a front has `promised` takes effect; what it has `committed` cannot be taken back (`provisional` keeps the rest). A
+A front's `promised` frontiers take effect; its `committed` ones cannot be taken back (`provisional` keeps the rest). A
 front feeds some segments, or all; a segment waits for the fronts that feed it or a segment upstream.
 
 This module handles times, scopes and names, but no substreams: the caller finds those that a promise closes.
@@ -154,9 +154,8 @@ class CommittedWatermarks:
 class FrontGroup:
     """The fronts that some segments wait for, and the common progress of these.
 
-    What all of them have promised is kept as the least of them for each scope, in a heap whose entries may lag behind:
-    a front's time only grows, so an entry is a lower bound and is put right when it comes to the top. Nothing is
-    searched.
+    For each scope, the least of their promises is kept in a heap whose entries may lag behind: a front's time only
+    grows, so an entry is a lower bound and is put right when it comes to the top. Nothing is searched.
 
     Args:
         scoped: the scopes that any promise has named; the job's, which grows.

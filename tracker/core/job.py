@@ -4,8 +4,8 @@ The parts know nothing of one another: the accounts fold and remember, the front
 `Completion` finds what has ended. Here they are put together, in the contract's order: what takes effect makes its
 substreams known, folds its entries, keeps its promises, and is followed by one evaluation (`Job.apply`).
 
-Which command makes what take effect is written beside: `reports` (runs, reports, commits, promises), `deployments`
-(specs and drains), and `timers` for what time does.
+The commands that make things take effect are beside: `reports` (runs, reports, commits, promises), `deployments` (specs
+and drains), and `timers` for what time does.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ Nothing else moves a row, and no row moves back: what has ended stays so, and a 
 counted. While a row is OPEN, marks come and go (`mark`, `unmark`), and decide with the accumulators when it ends:
 
 * ``CLOSED``: the fronts of one group of segments at least have promised to send no more of it. A front that comes back
-  from idleness, or an IMMEDIATE epoch that is revoked, takes its promises back. Which groups is kept by `closed` where
-  there are several.
+  from idleness, or an IMMEDIATE epoch that is revoked, takes its promises back. `closed` notes the groups where there
+  are several.
 * ``SOLE``: no front is asked: its only source has closed it, until that close is revoked with its epoch, or it was
   given up (`unpromised`).
 * ``AWAITING_RECOMMIT``: an IMMEDIATE epoch that had folded something of it was revoked, and will be made again; until

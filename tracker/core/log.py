@@ -1,7 +1,7 @@
 """A job's event log: numbered without gaps, trimmed from the old end.
 
-What retention drops leaves the log, unless a subscription still waits for it: then it is *retained*, alone if its
-neighbours are gone, until the last subscription that waits for it has no use for it any more.
+An event that retention drops leaves the log, unless a subscription still waits for it: then it is *retained*, alone if
+its neighbours are gone, until the last subscription that waits for it has no use for it any more.
 
 An event is kept as a plain tuple of strings and numbers, as a snapshot has it, and is made when somebody reads it. The
 garbage collector does not look at such tuples, of which there may be millions.
@@ -316,7 +316,7 @@ class EventLog:
     ) -> tuple[list[Event], int]:
         """At most `limit` events after `after_seq`, up to `up_to_seq` (0: the last), and the seq last looked at.
 
-        What a filter does not let through is among them as far as it is kept; nothing that it lets through is missing.
+        Kept events that a filter does not let through are among them; no event that it lets through is missing.
 
         Raises:
             Refused: see `start`.

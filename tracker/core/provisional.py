@@ -101,7 +101,7 @@ class Provisional:
 
     def keep_numbers(self, id_: int, key: Key, given: list[tuple[Origin | None, int]]) -> None:
         """These are the numbers of which the last stands, as far as any can be taken back."""
-        # What came before a committed number will never stand again.
+        # Numbers before a committed one will never stand again.
         last = max((at for at, (by, _) in enumerate(given) if by is COMMITTED), default=0)
         given = given[last:]
         origins = {by for by, _ in given if by is not COMMITTED}

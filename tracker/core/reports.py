@@ -1,7 +1,7 @@
-"""What producers do: open and close runs, report, commit, and promise.
+"""Calls of producers: open and close runs, report, commit, and promise.
 
-Each call is checked, settles what earlier runs left, and is kept or takes effect. What a `check_…` function refuses has
-changed nothing, so it need not be journaled.
+Each call is checked, settles what earlier runs left, and is kept or takes effect. A call that a `check_…` function
+refuses has changed nothing, so it need not be journaled.
 
 The first message that states where a run starts settles what the runs before it left: what lies before was committed,
 the rest never will be. In STAGED mode an epoch takes effect when it is committed. In IMMEDIATE mode it has taken effect

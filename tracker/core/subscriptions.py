@@ -4,8 +4,8 @@ An event that retention would drop, and that some subscription has not acknowled
 knows the retained events that it waits for, oldest first, and each event how many wait for it. So an acknowledgement
 costs what it acknowledges, and nothing scans the log.
 
-What is kept is bounded by the subscriptions themselves: one that leaves an event lying for longer than its `max_age`,
-or more events than its `max_events`, expires. Only events that are older than retention count for either. An expired
+The subscriptions themselves bound what is kept: one that leaves an event lying for longer than its `max_age`, or more
+events than its `max_events`, expires. Only events that are older than retention count for either. An expired
 subscription keeps nothing, refuses everything by its name, and stays listed until it is unsubscribed, so that its owner
 cannot overlook it.
 """

@@ -1,7 +1,7 @@
 """The tracker: all jobs, behind one function that takes commands.
 
 `Tracker.apply` is the whole machine: the same commands at the same times, in the same order, give the same answers
-and events. What can be asked of a job is in `views`.
+and events. `views` answers every question about a job.
 
 A server prepares a command before it journals it, so that a refused one leaves no record. To prepare is to check what
 carrying out begins with, and changes nothing. Where a command would settle what earlier runs left, only what is checked

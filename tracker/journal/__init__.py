@@ -123,7 +123,7 @@ def announce_standby(where: str) -> Ownership | None:
         where: as for `open_journal`.
 
     Returns:
-        What is to be released once this process waits no more; None: nothing, since another process is announced.
+        An `Ownership` to release once this process waits no more; None: another process is announced.
     """
     kind, _, path = where.partition(":")
     return stand_by_file(path) if kind == "sqlite" else None

@@ -108,7 +108,7 @@ class RestoreUnfinishedError(JournalError):
         super().__init__(
             f"a restore into {where}, or an import, was interrupted, and the journal has neither its old state nor the "
             "new one. Run it again: `tracker restore FILE --journal ADDRESS --replace`, or `tracker import JOURNAL "
-            "--into ADDRESS --moved-to HOST:PORT`. What was there before is kept beside it, under a name with "
+            "--into ADDRESS --moved-to HOST:PORT`. Its old content is kept beside it, under a name with "
             "`replaced`"
         )
 
@@ -128,8 +128,8 @@ class JournalLockedError(JournalError):
 class JournalGoneError(JournalError):
     """The journal is no longer this process's, or has lost records that this process has acknowledged.
 
-    Whether the records of the failed call count is unknown. The process must stop: what it would answer from now on
-    could differ from what the journal's next owner answers.
+    The records of the failed call may count or not. The process must stop: what it would answer from now on could
+    differ from what the journal's next owner answers.
     """
 
 
@@ -195,7 +195,7 @@ class Journal(Protocol):
         """Note which records are about to be carried out.
 
         Returns:
-            Whether that is noted. If not, an older note may still name others, which must not be answered yet.
+            True if that is noted. If not, an older note may still name others, which must not be answered yet.
         """
         return True
 

@@ -21,8 +21,8 @@ Guarantees, and how they are kept:
 
 One process at a time owns a journal, by a lock that the system releases when the process ends. A second server does not
 wait and does not take over: it refuses to start and names the owner. So starting a tracker twice by mistake never harms
-the first; and after a crash, even after kill -9, the next one starts at once. Who waits for a journal holds the lock of
-another file beside it.
+the first; and after a crash, even after kill -9, the next one starts at once. A process that waits for a journal holds
+the lock of another file beside it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ _SMALLEST = 512  # bytes: SQLite's smallest page
 _CHECKPOINT = 64 << 20  # bytes: when the write-ahead log is so large, SQLite moves it into the file
 _TRIM = 4  # the most old rows that are removed with each group
 
-#: What a journal's files are called after its path; the lock stays, and so does what was set aside before.
+#: Endings of a journal's files after its path; the lock stays, and so do files that were set aside before.
 _BESIDE = re.compile(
     r"|-wal|-shm|-journal|-mark|-set-aside(-\d+)?|-snapshot-\w+|-rebuilt(-unfinished)?(-wal|-journal)?"
 )

@@ -47,8 +47,8 @@ class Received:
 class _Partition:
     """A partition that this consumer has: a producer of the tracker, whose epochs are commits of its offset.
 
-    Whoever gets the partition opens a run of this producer, which fences the one before. The offset's metadata have
-    the last epoch, so the next owner knows which of the epochs that were staged is committed.
+    The consumer that gets the partition opens a run of this producer, which fences the one before. The offset's
+    metadata have the last epoch, so the next owner knows which of the epochs that were staged is committed.
 
     Attributes:
         read_from: where to begin, to learn again which labels have come.
@@ -131,10 +131,10 @@ class Consumer:
     """A consumer of Kafka that reports the messages it has handed out when their offsets are committed.
 
     Messages of `Producer`, and of a Kafka channel of the Spark client, are elements of the job; `commit` reports them
-    and commits their offsets, so that a kill between the two loses and doubles nothing. What was handed out and not
-    committed comes again, here or to another member of the group. Copies, which a sender that works at least once makes
-    when it is restarted, are skipped; aborted transactions are not seen. Messages without our headers are handed out
-    with `element` None.
+    and commits their offsets, so that a kill between the two loses and doubles nothing. Messages that were handed out
+    and not committed come again, here or to another member of the group. Copies, which a sender that works at least
+    once makes when it is restarted, are skipped; aborted transactions are not seen. Messages without our headers are
+    handed out with `element` None.
 
     Use one thread. The first start of a group begins with the oldest messages. Each partition is a producer at the
     tracker, ``GROUP/TOPIC/PARTITION``.
@@ -238,7 +238,7 @@ class Consumer:
             raise
 
     def close(self) -> None:
-        """Leave the group. What was not committed comes again."""
+        """Leave the group. Messages that were not committed come again."""
         self._revoke(self.kafka, [kafka.TopicPartition(*place) for place in self._partitions])
         self.kafka.close()
 

@@ -309,7 +309,7 @@ class Producer:
             self._begin(self._epoch.number, self._epoch.after)
 
     def close(self) -> None:
-        """Close the run; a drain then does not wait for it. What was not committed is forgotten."""
+        """Close the run; a drain then does not wait for it. An epoch that was not committed is forgotten."""
         if self._outbox is None:
             self._marks.close()
         else:

@@ -3,7 +3,7 @@
 Producers and the watcher only record when something happened; a process that is killed loses nothing that it has
 recorded. Times are in seconds, of the machine's monotonic clock, which all its processes share; 0 means: not yet.
 
-What a process uses is read from Linux's /proc (0 elsewhere). A process of a run ends with its parent.
+Processor time and memory are read from Linux's /proc (0 elsewhere). A process of a run ends with its parent.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Supervisor:
         self._apply()
 
     def stop(self) -> None:
-        """Stop all rules. What is not delivered comes again after the next start."""
+        """Stop all rules. Undelivered events come again after the next start."""
         self._end(list(self._running.values()))
 
     def _apply(self) -> None:

@@ -407,7 +407,7 @@ def set_property(table: str, name: str, value: str) -> None:
     try:
         opened = DeltaTable(table)
         if opened.metadata().configuration.get(name) != value:
-            # Who commits in between makes this fail, and it is tried again: a property never replaces data.
+            # A commit in between makes this fail, and it is tried again: a property never replaces data.
             opened.alter.set_table_properties({name: value}, raise_if_not_exists=False)
     except (DeltaError, OSError, ValueError) as error:
         raise DeliveryError(f"{table}: {name} cannot be set: {str(error).partition(chr(10))[0]}") from error

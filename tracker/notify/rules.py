@@ -42,7 +42,7 @@ from tracker.client.waiting import AcceptedEnds
 from tracker.contract.events import Body, Ended, Event
 
 KINDS: Final[dict[str, type[Body]]] = {kind.__name__: kind for kind in get_args(Body)}
-#: What texts in braces may name of every event; beside it, the fields that all kinds of the rule have.
+#: Fields of every event that texts in braces may name, beside those that all kinds of the rule have.
 FIELDS: Final = frozenset({"job", "deployment", "kind", "seq"})
 _COMPLETE: Final = AcceptedEnds()
 _KEYS: Final = frozenset(

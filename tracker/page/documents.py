@@ -250,7 +250,7 @@ def explanation(job: JobStatus, found: Explained, scope: str, name: str) -> Json
     }
     if substream is None:
         return head
-    # What is not over comes first, and what has elements in flight before the rest.
+    # Segments on which the substream is open come first, and those with elements in flight before the rest.
     segments = sorted(substream.segments, key=lambda each: (each.ended, _balanced(each)))
     return head | {
         "ended": all(each.ended for each in substream.segments),

@@ -59,7 +59,7 @@ class Source(Protocol):
         ...
 
     async def search(self, job: str, wanted: Wanted, limit: int, after: int) -> Found:
-        """Some open substreams. What one call looks at is bounded, so it may find none while others follow."""
+        """Return some open substreams. One call looks at a bounded number, so it may find none while others follow."""
         ...
 
     async def explain(self, job: str, scope: str, name: str) -> tuple[JobStatus, Explained]:

@@ -222,7 +222,7 @@ class Relay(grpc.GenericRpcHandler):
     async def _check_caller(self, context: Context, call: str, report: bytes | None) -> None:
         """Refuse a caller that the relay's own tokens file does not allow to report, or to make this call.
 
-        What else it may do, the tracker decides by the caller's token.
+        The tracker decides by the caller's token what else it may do.
         """
         metadata = context.invocation_metadata() or ()
         try:

@@ -1,4 +1,4 @@
-"""What became of a history's windows under each promise, and which promise to take."""
+"""Outcomes of a history's windows under each promise, and which promise to take."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Promise(Protocol):
 
     @property
     def guess(self) -> bool:
-        """Whether it rests on arrivals that may be others tomorrow."""
+        """True if it rests on arrivals that may be others tomorrow."""
 
     @property
     def needs(self) -> str:

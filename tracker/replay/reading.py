@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 from tracker.replay.history import Columns, ReplayError
 
-#: What whole numbers may count since 1970, and Arrow's name of that unit.
+#: Units that whole numbers may count since 1970, by Arrow's names.
 EPOCHS: Final = ("s", "ms", "us", "ns")
 _FORMATS: Final = ("parquet", "csv")
 

@@ -6,8 +6,8 @@ before each message once the file has changed: a client that was removed gets no
 `Security` has what an operator asks for, and refuses to listen where that protects nothing.
 
 `HttpGuard` gives access by HTTP to the status page and the metrics, with the tokens of the calls. The page's own files
-are open to anybody, since they are the same everywhere. What they show of jobs, and the metrics,
-needs a token if the calls do.
+are open to anybody, since they are the same everywhere. The page's data of jobs, and the metrics, need a token if the
+calls do.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Guard:
     async def follow(self) -> None:
         """Read the file again when it changes, until cancelled. A file with a mistake changes nothing, but a log line.
 
-        What counts is its modification time, size and number, so a file may be replaced as a whole, as Kubernetes does.
+        Its modification time, size and inode number count, so a file may be replaced as a whole, as Kubernetes does.
         """
         while self._path is not None:
             try:

@@ -1,8 +1,8 @@
 """Clients as the server knows them: their names, scopes and quotas, and the scope that each call needs.
 
 Quotas are rates, as token buckets, and numbers. A bucket holds what a rate gives in two seconds, so short bursts pass.
-What is taken may exceed what the bucket holds: then it is in debt, and gives nothing until the debt is paid. So a large
-report passes as a whole, and the rate holds on average.
+A caller may take more than the bucket holds: then the bucket is in debt, and gives nothing until the debt is paid. So a
+large report passes as a whole, and the rate holds on average.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Bucket:
 
 
 class Usage:
-    """Use of its quotas by one client. What takes too much is refused: ``QUOTA``, with the time until a retry.
+    """Use of its quotas by one client. A call that takes too much is refused: ``QUOTA``, with the time until a retry.
 
     Args:
         client: its name, for messages.
@@ -227,11 +227,11 @@ NEEDED: Final[dict[str, Scope | None]] = {
     "Backup": Scope.BACKUP,  # with a pattern for all jobs, and so does MoveLeader
     "MoveLeader": Scope.ADMIN,
 }
-#: What is read by HTTP.
+#: Documents that are read by HTTP.
 PAGE: Final = "the status page"
 METRICS: Final = "the metrics"
 HTTP: Final[dict[str, Scope | None]] = {PAGE: Scope.WATCH, METRICS: Scope.WATCH}
-#: What DefineJob needs with `force`.
+#: Scope that DefineJob needs with `force`.
 FORCE: Final = Scope.OPERATE
 
 _INCLUDED: Final = {Scope.OPERATE: {Scope.WATCH}, Scope.ADMIN: {*Scope}}
@@ -325,7 +325,7 @@ class Identity:
             )
 
 
-#: Whoever calls a server that asks for no credentials.
+#: Any caller of a server that asks for no credentials.
 ANYBODY = Identity("anybody", frozenset({Scope.ADMIN}))
 
 

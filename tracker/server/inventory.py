@@ -1,7 +1,7 @@
 """The numbers of all jobs, kept fresh for whoever looks from outside: metrics.
 
-What is at hand is read each time, each job in its lane. What takes a pass over a job's open substreams is surveyed in
-the background, and at most for a small share of the time.
+Numbers at hand are read each time, each job in its lane. Those that take a pass over a job's open substreams are
+surveyed in the background, and at most for a small share of the time.
 
 A survey passes over all open substreams of a job, a part at a time, each in a turn of its own in the job's lane. One
 that took little is made anew for each who asks, metrics and pages. One that took long is given to all who ask in the

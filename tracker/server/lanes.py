@@ -98,7 +98,7 @@ class Lanes:
             optional: skip the work if the caller has gone before its turn, as for a look-up.
 
         Returns:
-            What `work` returned, or a future that gives it.
+            The result of `work`, or a future that gives it.
 
         Raises:
             Exception: what `work` raised. Awaiting the future can raise it, too.

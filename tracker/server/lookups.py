@@ -242,7 +242,7 @@ class PageSource:
     async def explain(self, job: str, scope: str, name: str) -> tuple[JobStatus, Explained]:
         def look(view: JobView) -> tuple[JobStatus, Explained]:
             explained, status = view.explained(scope, name), view.status()
-            # What other scopes were promised explains nothing, and may be much.
+            # Promises for other scopes explain nothing, and may be many.
             fronts = tuple(
                 replace(
                     front, frontiers={at: front.frontiers[at] for at in (EVERY_SCOPE, scope) if at in front.frontiers}

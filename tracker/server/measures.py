@@ -1,7 +1,7 @@
 """Counters kept where things happen: calls, reports, ends, syncs of the journal, snapshots.
 
-Everything here is added to on the event loop, and read by whoever collects it, in any thread. A number only grows. What
-belongs to a job is counted under the job's label, of which there are only so many.
+Everything here is added to on the event loop, and read by whoever collects it, in any thread. A number only grows.
+Counts of a job are kept under the job's label, of which there are only so many.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class JobLabels:
     """Labels of jobs: a bounded number, whatever jobs there are and whatever they are called.
 
     Each series costs memory in whoever scrapes, for as long as it keeps data. So only so many jobs have series of their
-    own: the first that there are. What the others count is summed under one label. A job keeps its label until it is
-    deleted, so a counter never changes its label, and never falls.
+    own: the first that there are. The counts of all others are summed under one label. A job keeps its label until it
+    is deleted, so a counter never changes its label, and never falls.
 
     Args:
         most: how many jobs get one of their own.

@@ -243,7 +243,7 @@ def stand_by(
         standing: called while this server follows the log and its owner can find it.
 
     Returns:
-        What was read; None: `is_stopped`.
+        The journal as far as it was read; None: `is_stopped`.
 
     Raises:
         tracker.journal.JournalLossError: the store has lost what was read.

@@ -12,7 +12,7 @@ __all__ = ["ConditionalStore", "FileStore", "NoAnswerError", "RefusedError", "St
 
 
 def open_store(text: str, mode: int = 0o666, settings: Mapping[str, str] | None = None) -> FileStore:
-    """Return the store that a user names. What is not given of an object store comes from the environment.
+    """Return the store that a user names. Settings of an object store that are not given come from the environment.
 
     Args:
         text: a path, or a URL: ``file:///DIRECTORY`` or one that obstore knows, such as ``s3://BUCKET/PREFIX``.

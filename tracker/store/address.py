@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-#: What an address can begin with: Amazon S3 and stores with its interface, Google's, Azure's, a directory.
+#: Schemes of addresses: Amazon S3 and stores with its interface, Google's, Azure's, a directory.
 SCHEMES: Final = ("s3", "gs", "az", "file")
 _FORMS: Final = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY"
 _LENT: dict[tuple[str, str], Mapping[str, str]] = {}
@@ -19,7 +19,7 @@ _FOR: Final = {"region": ("s3",), "account": ("az",), "credentials_file": ("s3",
 class StoreAddress:
     """A bucket, or a directory, and how it is reached.
 
-    Who this process is comes from the environment, as the store's own tools take it, or from `credentials_file`.
+    Credentials come from the environment, as the store's own tools take them, or from `credentials_file`.
 
     Args:
         scheme: the kind of store, of `SCHEMES`.

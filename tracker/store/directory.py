@@ -1,7 +1,7 @@
 """A directory as a store. A file and its name are on the disk before a write returns.
 
 A file is written under a hidden name, synced, and gets its own name by a hard link, which fails if there is one, or by
-a rename. What a process that was killed has left hidden counts for nobody.
+a rename. Hidden files that a killed process has left count for nobody.
 """
 
 from __future__ import annotations

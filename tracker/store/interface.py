@@ -1,7 +1,7 @@
 """Interface of a store.
 
 One request decides everything: `create` writes a file only where there is none, and of several that try at once one
-succeeds. There is no rename and no compare-and-swap. Whoever has more to write than one file writes the parts under
+succeeds. There is no rename and no compare-and-swap. A caller with more than one file to write puts the parts under
 names that nobody else uses, and then a small file that makes them count. All requests but `create` may be repeated, may
 take effect late, and may fail after they took effect.
 """

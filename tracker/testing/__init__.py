@@ -17,7 +17,7 @@
 `Assertions` works from Python 3.10 on, against any tracker that a `TrackerClient` reaches. pytest has the fixtures
 `local_tracker` and `tracker_clock` as soon as this package is installed: see `tracker.testing.plugin`.
 
-What is exported here is loaded when it is first used, so that pytest starts no slower for those who do not use it.
+Exported names are loaded when they are first used, so that pytest starts no slower for those who do not use them.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def difference(expected: Sequence[Expected], events: Sequence[Body]) -> list[str
 
     Returns:
         A line for each event: with two spaces what came as expected, with ``-`` what is missing, and with ``+`` what
-        came and was not expected. Events that differ in a few fields are next to one another, expected first. What
-        came as expected at the beginning, and what follows after hundreds of other events, is only counted.
+        came and was not expected. Events that differ in a few fields are next to one another, expected first. Events
+        that came as expected at the beginning, and those after hundreds of others, are only counted.
     """
     same = 0
     while same < min(len(expected), len(events)) and matches(expected[same], events[same]):

@@ -121,7 +121,7 @@ class LocalTracker(Assertions):
             self._clock.join(server)
 
     def stop(self) -> None:
-        """Stop it: calls under way are finished, and a journal in a file is closed. What is stopped may start again.
+        """Stop it: calls under way are finished, and a journal in a file is closed. A stopped tracker may start again.
 
         To kill a tracker, run `tracker serve` in a process of its own.
         """

@@ -280,7 +280,7 @@ class Choice:
             jobs: the jobs that are shown.
 
         Returns:
-            Whether another job is chosen.
+            True if another job is chosen now.
         """
         if key in KEYS:
             self.turned = KEYS[key] is self.sort and not self.turned

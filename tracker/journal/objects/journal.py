@@ -210,7 +210,7 @@ class ObjectsJournal(ReplicatedJournal):
         if not (claim := self._lease.claim):
             raise JournalLockedError(f"another tracker has {self._where}, or nobody has claimed it yet")
         if self._awaits_backup():
-            # What may be left of the log is given up with the first group.
+            # Any rest of the log is given up with the first group.
             self._log.begin(claim, 0, 0, accepts_loss=True)
             return self._recovered(None, 0, iter(()), ())
         self._check_followed()

@@ -1,9 +1,9 @@
 """The log of a journal in an object store: an object at each position, which is created once and never changed.
 
-An object is a claim, with which a tracker begins a term, or a group of records. Who writes creates the object at the
-next position, and no other one. So of several trackers one gets it, and the others learn who. A tracker begins its term
-with a claim: then whoever had the log before finds the claim where it would write next, and writes nothing more. A
-write without an answer is repeated as it was: an object with the same content is the writer's own.
+An object is a claim, with which a tracker begins a term, or a group of records. A writer creates the object at the next
+position, and no other one. So of several trackers one gets it, and the others learn who. A tracker begins its term with
+a claim: then whoever had the log before finds the claim where it would write next, and writes nothing more. A write
+without an answer is repeated as it was: an object with the same content is the writer's own.
 
 A claim is never removed, since a tracker that sleeps for a year must still find it. Groups of records are removed once
 two snapshots cover them. A tracker that slept as it was about to claim the log could so find a position free that is

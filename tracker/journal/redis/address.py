@@ -152,7 +152,7 @@ _ANSWER_S: Final = 10.0  # seconds until a call counts as lost: a write of many 
 
 #: Errors after which it is unknown whether a call had an effect.
 LOST: Final = (redis.ConnectionError, redis.TimeoutError)
-#: What a server answers while it cannot write now, but may soon: it loads, or has become a replica.
+#: Answers of a server that cannot write now, but may soon: it loads, or has become a replica.
 _SOON: Final = (redis.ReadOnlyError, redis.BusyLoadingError)
 _SOON_TEXTS: Final = ("MASTERDOWN", "NOREPLICAS", "BUSY", "TRYAGAIN", "UNBLOCKED")
 _FULL_TEXTS: Final = ("OOM ", "MISCONF")

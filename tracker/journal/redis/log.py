@@ -247,7 +247,7 @@ class Log:
             accept_loss: whether a loss that was noted is accepted. If not, and there is one, no term begins.
             last: the last record that counts; None: the newest.
 
-        What this tracker has followed is compared first, and the term begins only on the log that was compared.
+        The term begins only on a log that was compared with what this tracker has followed.
 
         Returns:
             The end of the log, and the loss that was noted.
@@ -319,7 +319,7 @@ class Log:
             unsure: whether an earlier attempt may have brought the group into the log.
 
         Returns:
-            What is missing, or nothing, and whether the group may be in the log.
+            A text that names what is missing, or an empty one, and whether the group may be in the log.
 
         Raises:
             JournalError: see `append`.

@@ -1,6 +1,6 @@
 """The one codec: from the contract's values to the wire's messages and back, for servers and clients.
 
-What one end writes the other end reads, so both directions of a message stand side by side: `values` (single fields,
+One end writes what the other end reads, so both directions of a message stand side by side: `values` (single fields,
 whatever has the form of its message, and specifications), `events`, and `reports` with their promises, which also reads
 requests as the core's commands; clients write theirs where they make the call.
 
