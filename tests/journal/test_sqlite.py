@@ -522,7 +522,7 @@ def recover_elsewhere(path: Path) -> str:
     return found.stdout
 
 
-@pytest.mark.parametrize("what", ["snapshots", "wal", "mark", "everything"])
+@pytest.mark.parametrize("what", ["snapshots", "wal", "all but wal", "mark", "everything"])
 def test_what_is_lost_must_be_accepted(
     damageable: tuple[Path, list[Record]], tmp_path: Path, what: str, request: pytest.FixtureRequest
 ) -> None:
@@ -543,6 +543,8 @@ def test_what_is_lost_must_be_accepted(
         if not wal.exists():
             pytest.skip("a stopped process leaves no write-ahead log")
         os.truncate(wal, wal.stat().st_size // 2)
+    elif what == "all but wal":
+        os.truncate(path, 0)
     elif what == "mark":
         (directory / "tracker.db-mark").unlink()
     else:

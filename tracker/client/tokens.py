@@ -62,8 +62,6 @@ class Token:
         Traceback (most recent call last):
         ValueError: 'yesterday' is no token; give what str(report.token()) has returned
         """
-        if isinstance(text, cls):
-            return text
         try:
             job, log_id, producer, epoch, substreams = json.loads(str(text))
             token = cls(job, log_id, producer, epoch, tuple((scope, name) for scope, name in substreams))
