@@ -173,8 +173,9 @@ def test_the_text_of_a_token_is_that_token() -> None:
         assert Token.of(str(token)) == Token.of(token) == token
 
 
-def test_each_substream_is_asked_for_until_it_was_through_once() -> None:
+def test_each_substream_is_asked_for_until_it_was_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer names substreams by their places in its question."""
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     substreams = (("berlin", "monday"), ("lima", "monday"), ("berlin", "tuesday"), ("lima", "tuesday"))
     following = Following(Token("shop", "8f", "till", 7, substreams), timeout=0, longest=20)
 
