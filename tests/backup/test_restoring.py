@@ -92,6 +92,7 @@ def test_a_restored_tracker_has_all_and_tells_everybody_that_it_is_older(
     server.kill()
 
 
+@pytest.mark.thorough
 def test_a_journal_that_ended_with_its_backup_moves_without_anybody_noticing(
     tracker: Server, elsewhere: str, tmp_path: Path
 ) -> None:
@@ -113,7 +114,7 @@ def test_a_journal_that_ended_with_its_backup_moves_without_anybody_noticing(
         assert (in_flight(client), client.job("flights").log_id) == (2, log)
 
 
-@pytest.mark.parametrize("damaged", [False, True], ids=["whole", "damaged"])
+@pytest.mark.parametrize("damaged", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["whole", "damaged"])
 def test_a_journal_that_went_on_is_never_set_back_in_silence(
     tracker: Server, elsewhere: str, tmp_path: Path, damaged: bool
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_backup_of_a_running_tracker_is_never_taken_for_its_end(tracker: Serve
     assert not (tmp_path / "new.db").exists()
 
 
+@pytest.mark.thorough
 def test_what_is_in_a_journal_is_kept_even_if_it_is_replaced(tracker: Server, elsewhere: str, tmp_path: Path) -> None:
     backup = str(tmp_path / "backup")
     run("backup", backup, "--server", tracker.address)

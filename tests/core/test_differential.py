@@ -46,6 +46,7 @@ def test_core_and_model_agree(first: int) -> None:
     _agree_on(range(first, first + 10))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [2242, 5953, 3036])
 def test_core_and_model_agree_where_they_once_did_not(seed: int) -> None:
     """A revoked epoch takes back the number that kept a substream open; an abandoned one was closed by a drain; a

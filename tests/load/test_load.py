@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ def test_at_an_address_it_uses_and_deletes_a_job_of_its_own(tmp_path: Path, serv
         assert client.job(job).open_substreams == 0
 
 
+@pytest.mark.thorough
 def test_who_meddles_is_found_out(tmp_path: Path, server: Server) -> None:
     """Ends by force, elements that nobody planned, and substreams that nobody planned make it fail."""
     load = Load(tmp_path, SMALL.replace("lifetime = 1", "lifetime = 3"))
@@ -180,9 +182,10 @@ def test_a_tracker_that_stands_still_is_seen_by_all_due_then(tmp_path: Path, ser
     assert result["ends"]["p90"] > 100
 
 
+@pytest.mark.thorough
 def test_a_generator_that_was_held_up_says_so(tmp_path: Path, server: Server) -> None:
     scenario = tmp_path / "own.toml"
-    scenario.write_text(SMALL)
+    scenario.write_text(SMALL.replace("duration = 3", "duration = 6"))
     command = [*TRACKER, "load", str(scenario), "--server", server.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         with TrackerClient(server.address) as client:
@@ -194,9 +197,10 @@ def test_a_generator_that_was_held_up_says_so(tmp_path: Path, server: Server) ->
             if "tracker.load.producers" in Path(f"/proc/{child}/cmdline").read_text()
         ]
         assert len(senders) == 2
-        for number in (signal.SIGSTOP, signal.SIGCONT):
+        for number in (signal.SIGSTOP, signal.SIGCONT) * 2:  # twice: a busy machine may be late with the first
             for sender in senders:
-                os.kill(sender, number)
+                with suppress(ProcessLookupError):
+                    os.kill(sender, number)
             time.sleep(1.5)
         _, said = process.communicate()
     assert process.returncode == 0, said
@@ -212,6 +216,7 @@ def test_a_rate_beyond_the_machine_is_told(tmp_path: Path, server: Server) -> No
     assert load.result["verdict"]["faults"] == []
 
 
+@pytest.mark.thorough
 def test_who_ends_it_ends_the_tracker_that_it_started(tmp_path: Path) -> None:
     scenario = tmp_path / "own.toml"
     scenario.write_text(SMALL.replace("duration = 3", "duration = 60"))

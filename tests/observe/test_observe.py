@@ -82,6 +82,7 @@ def test_no_hour_ends_while_its_last_batch_is_in_hand(
     assert observer.exception() is None
 
 
+@pytest.mark.thorough
 def test_what_the_query_had_committed_before_can_be_left_out(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, query: Untouched, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_what_the_query_had_committed_before_can_be_left_out(
     assert len(ended(tracking)) == 2
 
 
+@pytest.mark.thorough
 def test_files_that_are_gone_are_named_and_nothing_is_lost(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, query: Untouched, tmp_path: Path
 ) -> None:

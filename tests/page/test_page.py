@@ -182,6 +182,7 @@ def test_no_name_becomes_anything_but_text(site: Server, window: Opens) -> None:
         assert tab.locator("main script, main img, main b, dialog img").count() == 0
 
 
+@pytest.mark.thorough
 def test_every_view_is_accessible_in_light_and_dark_and_on_a_phone(site: Server, window: Opens) -> None:
     for options in (
         {"color_scheme": "light"},

@@ -262,6 +262,7 @@ def test_a_relay_of_another_user_is_not_believed(
     assert staged(reporting, job) == 3
 
 
+@pytest.mark.thorough
 @as_root
 @pytest.mark.parametrize("before", ["alive", "dead"])
 def test_who_takes_a_trusted_relays_place_is_not_believed(

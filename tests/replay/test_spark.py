@@ -61,7 +61,7 @@ def micros(moment: datetime) -> int:
     return int(moment.replace(tzinfo=timezone.utc).timestamp()) * 1_000_000
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_sparks_own_watermark_releases_the_windows_that_the_dry_run_gives(
     spark: SparkSession, feed: Feed, tmp_path: Path, seed: int
 ) -> None:
@@ -145,10 +145,11 @@ def line(result: Any, name: str) -> str:
     return str(code)
 
 
-LINES = ["per-scope=3h", "frontier=3h", "wait=3h", "least=100%", "measured=99%/3h", "counts"]
+LINES = ["per-scope=3h", "counts"]
+MORE = ["frontier=3h", "wait=3h", "least=100%", "measured=99%/3h"]
 
 
-@pytest.mark.parametrize("promise", LINES)
+@pytest.mark.parametrize("promise", [*LINES, *(pytest.param(line, marks=pytest.mark.thorough) for line in MORE)])
 def test_the_line_of_each_promise_declares_a_source(spark: SparkSession, feed: Feed, job: str, promise: str) -> None:
     code = line(replay(rows_of(spark, 20_000), "ts", "arrived at", "shop", promises=[promise]), promise)
     names = {"tracking": Tracking(spark, job), "Frontier": Frontier, "Schedule": Schedule, "Counts": Counts}

@@ -32,7 +32,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     redis.kill()
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
+@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.thorough)])
 def test_the_standby_takes_over_and_nothing_is_lost_or_doubled(pair: Pair, end: str) -> None:
     leader, standby = pair.servers
     with TrackerClient(pair.address, retry_for=300) as client:
@@ -83,6 +83,7 @@ def test_a_leader_that_sleeps_is_replaced_and_ends_when_it_wakes_up(pair: Pair) 
         assert in_flight(client) == 6
 
 
+@pytest.mark.thorough
 def test_a_watch_that_only_waits_moves_on_from_a_leader_that_sleeps(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_watch_that_only_waits_moves_on_from_a_leader_that_sleeps(
     leader.thaw()
 
 
+@pytest.mark.thorough
 def test_a_single_attempt_goes_to_each_address_once(pair: Pair) -> None:
     with TrackerClient(pair.address, retry_for=300) as client:
         start(client)
@@ -123,6 +125,7 @@ def test_a_single_attempt_goes_to_each_address_once(pair: Pair) -> None:
         in_flight(client)
 
 
+@pytest.mark.thorough
 def test_a_standby_that_is_stopped_ends_at_once_and_disturbs_nobody(pair: Pair) -> None:
     with TrackerClient(pair.address) as client:
         start(client)

@@ -290,6 +290,7 @@ def test_members_of_a_group_count_each_message_once_while_it_rebalances(shop: Sh
     assert owners == {one, other}
 
 
+@pytest.mark.thorough
 def test_services_wait_for_a_tracker_that_is_away(tmp_path: Path, broker: Kafka, topic: str) -> None:
     server = Server(tmp_path)
     with TrackerClient(server.address) as client:

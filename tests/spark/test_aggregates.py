@@ -330,6 +330,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.thorough
 def test_quotients_of_decimals_are_exact_and_rounded_half_up(spark: SparkSession) -> None:
     rng = random.Random(4)
     for precision, scale in ((12, 2), (38, 0), (38, 18), (20, 20), (38, 37)):
@@ -417,6 +418,7 @@ def test_an_aggregate_from_outside_is_taken_by_its_name_in_spark(
     assert got == {"all": -30.0, "some": 30.0, "half": -15.0}
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(F, "kll_merge_agg_double"), reason="sketches of this kind came with Spark 4.1.2")
 def test_percentiles_of_a_sketch_are_values_of_about_that_rank(spark: SparkSession, tmp_path: Path) -> None:
     tracker = "named_struct('scope', '', 'name', 'g', 'end', CAST(null AS timestamp), 'label', 0L) AS _tracker"

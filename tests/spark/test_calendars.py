@@ -114,6 +114,7 @@ def test_windows_are_those_of_pythons_calendar_in_every_zone(spark: SparkSession
             assert rule.key_of(rule.substream("", text)) == text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("zones", [ZONES[3:4], pytest.param([*ZONES[:3], "Pacific/Apia"], marks=pytest.mark.slow)])
 def test_windows_begin_where_sparks_date_trunc_says_in_that_zone(
     spark: SparkSession, conf: Any, zones: list[str]

@@ -118,6 +118,7 @@ def test_a_tenant_that_fell_silent_is_released_and_goes_on(spark: SparkSession, 
     hourly.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_device_that_fell_silent_does_not_keep_its_window(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     """Each has a clock of its own. The one that goes on waits for itself alone, also when the query starts again."""
     front = Frontier("0 seconds", per_scope=True, idle_after="1 second")
@@ -175,6 +176,7 @@ def test_a_front_asks_for_its_rule_before_the_job_is_defined(
         tracking.source(feed.stream(spark), "b", front=late, **hours)
 
 
+@pytest.mark.thorough
 def test_a_session_that_a_deadline_has_ended_shows_it(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     hourly = starts(None, {"window": ("ts", session("10 minutes"))}, deadline="1 hour")
     feed.put(row(1, 5, "a"), row(2, 8, "a"))

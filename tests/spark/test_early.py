@@ -272,6 +272,7 @@ def test_no_early_row_has_late_rows_so_each_has_a_final_one(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @CLOSURE
 def test_early_rows_come_as_often_as_asked_to_functions_and_sinks(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path

@@ -103,6 +103,7 @@ def test_names_of_windows_are_readable_on_any_date() -> None:
     assert eventtime.iso(eventtime.LIMIT, "timestamp").startswith("+75039-04-04T")
 
 
+@pytest.mark.thorough
 def test_times_out_of_range_belong_nowhere_instead_of_failing(spark: SparkSession, conf: Any) -> None:
     conf("spark.sql.ansi.enabled", "true")
     far = [2**63 - 1, -(2**63), eventtime.LIMIT + 1, -eventtime.LIMIT - 1]
@@ -335,6 +336,7 @@ def test_windows_over_wall_clocks_and_dates_are_sparks_own(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_days_of_a_schedule_are_the_windows_days_east_of_greenwich(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, conf: Any
 ) -> None:

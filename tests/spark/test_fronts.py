@@ -197,7 +197,11 @@ def test_a_part_that_was_not_declared_fails_the_batch(
 UPLOADERS = ["it's", "west", "east"]
 
 
-@pytest.mark.parametrize("steps", [False, True], ids=["counted by the release", "counted by itself"])
+@pytest.mark.parametrize(
+    "steps",
+    [False, pytest.param(True, marks=pytest.mark.thorough)],
+    ids=["counted by the release", "counted by itself"],
+)
 def test_parts_may_have_names_and_one_more_may_come(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, steps: bool
 ) -> None:
@@ -246,6 +250,7 @@ def test_partitions_with_names_are_texts(spark: SparkSession, feed: Feed) -> Non
         Tracking(spark, "named", "127.0.0.1:1").source(feed.stream(spark), "in", **hours)
 
 
+@pytest.mark.thorough
 def test_a_part_more_is_declared_by_the_next_deployment_and_loses_nothing(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

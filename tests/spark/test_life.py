@@ -228,6 +228,7 @@ def test_an_old_failure_does_not_haunt_the_query_that_was_started_again(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_query_that_fails_in_a_drain_holds_it_until_restarted(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -379,6 +380,7 @@ def test_stop_while_a_query_starts_leaves_none_running(
     soon(lambda: threads() == [])
 
 
+@pytest.mark.thorough
 def test_one_front_serves_several_trackings(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

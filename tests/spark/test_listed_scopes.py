@@ -96,6 +96,7 @@ def test_a_listed_tenant_without_rows_is_shown_and_explained(feed: Feed, starts:
     tenants.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_listed_tenant_without_rows_becomes_idle_like_any_other(feed: Feed, starts: Starts) -> None:
     """Its end names it. When it comes at last, its windows count as anybody's."""
     tenants = starts(scopes=["a", "silent"], idle_after="1 second")
@@ -113,6 +114,7 @@ def test_a_listed_tenant_without_rows_becomes_idle_like_any_other(feed: Feed, st
     tenants.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_table_of_tenants_may_grow_while_the_query_runs(feed: Feed, starts: Starts) -> None:
     listed = ["a"]
     tenants = starts(scopes=lambda: listed, refresh=0.02)
@@ -132,6 +134,7 @@ def test_a_table_of_tenants_may_grow_while_the_query_runs(feed: Feed, starts: St
     tenants.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_measured_delays_start_from_the_ceiling_for_listed_scopes(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -147,6 +150,7 @@ def test_measured_delays_start_from_the_ceiling_for_listed_scopes(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_sessions_of_a_listed_tenant_without_rows_hold_nobody(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_release_counts_its_rows_by_fate_and_its_ends(tracking: Tracking, feed
     assert numbers["tracker_spark_waiting_drains", (("job_name", tracking.job),)] == 0
 
 
+@pytest.mark.thorough
 def test_what_a_drain_releases_is_counted(tracking: Tracking, feed: Feed, tmp_path: Path) -> None:
     release(tracking, feed, tmp_path)
     feed.put(row(1, 1), row(2, 2, "b"))
@@ -131,6 +132,7 @@ def test_metrics_are_served_from_the_first_start_to_the_stop(
         get(f"{url}/metrics")
 
 
+@pytest.mark.thorough
 def test_two_jobs_count_in_one_registry(spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path) -> None:
     registry = CollectorRegistry()
     for job in ("one", "two"):

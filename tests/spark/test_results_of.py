@@ -148,6 +148,7 @@ def dying_at(step: int, spark: SparkSession, address: str, job: str, path: Path)
     return driver.dead or dies_at is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [30])
 def test_a_driver_that_dies_in_between_changes_nothing(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path, step: int

@@ -91,6 +91,7 @@ def test_completeness_waits_for_parts_that_are_missing(spark: SparkSession) -> N
     assert (found.through, sorted(found.counts.values())) == (at(1), [2, 3])
 
 
+@pytest.mark.thorough
 def test_uploaders_count_their_rows_and_each_hour_equals_a_batch(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -305,6 +305,7 @@ def test_rows_without_a_right_watermark_are_refused_and_repaired(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_query_that_writes_into_a_table_is_tracked(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -321,6 +322,7 @@ def test_a_query_that_writes_into_a_table_is_tracked(
     spark.sql("drop table counted")
 
 
+@pytest.mark.thorough
 def test_windows_up_to_the_last_time_that_is_tracked_come_out(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -217,6 +217,7 @@ def test_a_batch_that_failed_is_run_again_as_it_was_written_down(
     assert tried[0][2] == tried[1][2] != Batch()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_a_copied_checkpoint_continues_from_its_batch(
     spark: SparkSession, feed: Feed, conf: Any, tmp_path: Path, manager: str

@@ -148,6 +148,7 @@ def test_one_reader_serves_a_query_until_it_stops(job: Job) -> None:
     assert not {each["by"] for each in job.run()} & {each["by"] for each in calls}, "another start has another reader"
 
 
+@pytest.mark.thorough
 def test_a_query_goes_on_where_its_last_batch_ended(job: Job) -> None:
     job.put(2)
     job.run()

@@ -59,6 +59,7 @@ def test_a_task_of_no_streaming_query_knows_none(spark: SparkSession) -> None:
     assert {tuple(each) for each in spark.range(1).mapInArrow(told, TOLD).collect()} == {("", "", -1)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("untold", ["sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"])
 def test_a_task_that_is_not_told_all_knows_nothing(spark: SparkSession, untold: str) -> None:
     """It would report for another batch: what is missing is never made up."""

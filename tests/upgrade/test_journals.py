@@ -146,6 +146,7 @@ def test_the_job_is_drained_and_its_next_deployment_has_what_is_new(tracker: Loc
     tracker.assert_ended("shop", "orders", "berlin", "friday", elements=0)
 
 
+@pytest.mark.thorough
 def test_a_server_of_its_own_continues_it_also_after_a_kill(left: Left, tmp_path: Path) -> None:
     with launcher() as servers:
         for _ in range(2):
