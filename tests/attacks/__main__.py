@@ -29,7 +29,7 @@ EVERY = ATTACKS | UNBORNE
 
 
 class Seen(NamedTuple):
-    """What came of an attack."""
+    """Outcome of an attack."""
 
     answers: Counter[str]
     memory: Memory  #: beyond what the server had before

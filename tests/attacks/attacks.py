@@ -1,4 +1,4 @@
-"""What one caller can do to all the others: each attack on a server of its own, with another client beside it."""
+"""Attacks of one caller on all the others: each on a server of its own, with another client beside it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def nothing(server: Server, scale: float) -> None:
 
 
 def said(call: Callable[[], Any]) -> str:
-    """How a call is answered: OK, a reason, or a code."""
+    """Return how a call is answered: OK, a reason, or a code."""
     try:
         call()
     except grpc.RpcError as error:
@@ -504,7 +504,7 @@ ATTACKS: dict[str, Attack] = {
     },
 }
 
-#: What gRPC's server does not bear (docs/howto/security.md), and `Front` has to.
+#: Attacks that gRPC's server does not bear (docs/howto/security.md), and `Front` has to.
 UNBORNE: dict[str, Attack] = {
     name: Attack(each.prepare, each.strike, HTTP2)
     for name, each in (
@@ -518,14 +518,14 @@ UNBORNE: dict[str, Attack] = {
 
 
 class Memory(NamedTuple):
-    """What a process has taken up, in MiB."""
+    """Memory that a process has taken up, in MiB."""
 
     most: int
     kept: int
 
 
 class Beside:
-    """What a server takes up meanwhile."""
+    """Memory that a server takes up meanwhile."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

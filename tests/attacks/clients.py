@@ -13,7 +13,7 @@ from tracker.client.credentials import Bearer, Credentials
 from tracker.security.tokensfile import entry, new_token
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
-#: What the attacker may ask for.
+#: The attacker's quotas.
 QUOTAS = """
 [clients.attacker.quotas]
 calls_per_second = 100
@@ -28,7 +28,7 @@ _places: dict[
 
 
 def write(directory: Path, quotas: bool) -> list[str]:
-    """Writes the tokens; the server's options for them."""
+    """Write the tokens. Return the server's options for them."""
     entries = []
     for name in ("attacker", "preparer", "good"):
         token = new_token()
@@ -39,7 +39,7 @@ def write(directory: Path, quotas: bool) -> list[str]:
 
 
 def use(server: Server, directory: Path | None, ca: Path | None = None) -> None:
-    """Has what prepares an attack use its token, and what attacks its own; over TLS, if an authority is named."""
+    """Have what prepares an attack use its token, and what attacks its own; over TLS, if an authority is named."""
     if directory is None:
         _places.pop(server.pid, None)
         return
@@ -50,7 +50,7 @@ def use(server: Server, directory: Path | None, ca: Path | None = None) -> None:
 
 
 def credentials(server: Server, name: str) -> Credentials:
-    """What a client shows to this server."""
+    """Return the credentials of a client of this server."""
     if server.pid not in _places:
         return Credentials()
     directory, ca = _places[server.pid]

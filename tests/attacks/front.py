@@ -55,7 +55,7 @@ class Front(Server):
         clients.use(self, directory, authority.ca)
 
     def ask(self, path: str) -> str:
-        """What Envoy's administration says."""
+        """Return an answer of Envoy's administration."""
         with urllib.request.urlopen(f"http://{self._admin.read_text()}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 

@@ -1,5 +1,5 @@
-"""What stands in front of a tracker in an open network: it bears what gRPC's server does not, and ordinary clients do
-not notice it.
+"""A front before a tracker in an open network: it bears what gRPC's server does not, and ordinary clients do not notice
+it.
 
 The attackers have no token.
 """
@@ -70,7 +70,7 @@ def client(front: Front) -> Iterator[TrackerClient]:
 
 
 def work(client: TrackerClient, run: str, count: int) -> None:
-    """Sends and receives so many elements of the substream that is named after the run, and closes it."""
+    """Send and receive so many elements of the substream that is named after the run, and close it."""
     with client.open_producer("job", producer="p", run=run) as producer:
         report = producer.epoch()
         for number in range(count):

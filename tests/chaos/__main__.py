@@ -19,7 +19,7 @@ from tests.chaos.table import kills, read, table, write
 
 
 def main() -> int:
-    """Plays rounds until one of the limits is reached.
+    """Play rounds until one of the limits is reached.
 
     Returns:
         0 if all rounds were exact; with a protection taken out: if damage was found. A round that could not come to

@@ -97,7 +97,7 @@ def dice(shape: Shape, place: str) -> random.Random:
 
 
 def session(shape: Shape, path: Path) -> SparkSession:
-    """Two executors of one core each. Whoever does not answer for some seconds is given up: so zombies come to be."""
+    """Start two executors of one core each. One that is silent for some seconds is given up: so zombies come to be."""
     checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     options = {
         "spark.executor.memory": "512m",
@@ -194,7 +194,7 @@ def _channel(tracking: Tracking, shape: Shape, place: str) -> Channel:
 
 
 def dawdle(shape: Shape) -> None:
-    """Has Spark take longer from a batch's report to its commit, so that drivers are often killed between the two."""
+    """Have Spark take longer from a batch's report to its commit, so that drivers are often killed between the two."""
     send = Run.send
 
     def send_and_dawdle(self: Run, report: Report, epoch: int) -> list[Outcome]:
@@ -206,13 +206,13 @@ def dawdle(shape: Shape) -> None:
 
 
 def drained(shape: Shape) -> bool:
-    """Whether the job has been drained."""
+    """Return whether the job has been drained."""
     with TrackerClient(shape.server, retry_for=120) as client:
         return client.get_drain(shape.job).state is DrainState.DRAINED
 
 
 def main(path: Path) -> None:
-    """Runs the job until it is told to stop, or fails."""
+    """Run the job until it is told to stop, or fails."""
     shape = Shape.read(path / "shape.json")
     unprotected.take_out(os.environ.get("CHAOS_WITHOUT"))
     dawdle(shape)

@@ -1,4 +1,4 @@
-"""What a round is made of, drawn from its seed: the job's shape, the rows, the faults and their pace."""
+"""The parts of a round, drawn from its seed: the job's shape, the rows, the faults and their pace."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the job of a round does; its program reads it from a file.
+    """The job of a round; its program reads it from a file.
 
     Attributes:
         seed: of the round.
@@ -98,22 +98,22 @@ class Shape:
 
     @property
     def traits(self) -> list[str]:
-        """What is particular about it."""
+        """The particulars of the job."""
         plain = ("seal", "audit", "splits", "drains", "brokers", "store")
         return [*(trait for trait in plain if getattr(self, trait)), *([self.table] if self.table else [])]
 
     def write(self, path: Path) -> None:
-        """Puts it where the job's program finds it."""
+        """Write the shape where the job's program finds it."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Shape:
-        """What `write` has written."""
+        """Read a shape from the file of `write`."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def is_over_kafka(seed: int, without: str | None) -> bool:
-    """Whether the channel of a round's job is a topic of Kafka's.
+    """Return whether the channel of a round's job is a topic of Kafka's.
 
     Args:
         seed: of the round.

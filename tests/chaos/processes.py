@@ -26,7 +26,7 @@ class Process:
 
 
 def processes(mark: str) -> list[Process]:
-    """What lives of a round.
+    """List the processes of a round that live.
 
     Args:
         mark: the value of `MARK` in its processes.
@@ -62,10 +62,10 @@ def below(root: int, living: Iterable[Process]) -> list[int]:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> list[int]:
-    """Sends a signal to those that are still there.
+    """Send a signal to those that are still there.
 
     Returns:
-        those that got it.
+        The processes that got it.
     """
     reached = []
     for pid in pids:
@@ -76,7 +76,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> list[int]:
 
 
 def processor_seconds(living: Iterable[Process]) -> float:
-    """What these processes have had of the processors so far, in seconds."""
+    """Return the seconds of the processors that these processes have had so far."""
     ticks = 0
     for process in living:
         with suppress(OSError):
@@ -86,7 +86,7 @@ def processor_seconds(living: Iterable[Process]) -> float:
 
 
 def kill_all(mark: str) -> None:
-    """Ends whatever lives of a round, until nothing does."""
+    """End all processes of a round, until none lives."""
     for _ in range(100):
         living = processes(mark)
         if not living:

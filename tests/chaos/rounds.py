@@ -51,7 +51,7 @@ _TARGETS: dict[str, tuple[Role, ...]] = {
 
 @dataclass
 class Outcome:
-    """What came of a round.
+    """Outcome of a round.
 
     Attributes:
         shape: of its job.
@@ -88,7 +88,7 @@ class _Patience:
         self._had = processor_seconds(processes(mark))
 
     def is_over(self) -> bool:
-        """Whether they have had their time."""
+        """Return whether the processes have had their time."""
         waited = time.monotonic() - self._since
         if waited < self._seconds:
             return False
@@ -162,7 +162,7 @@ class Round:
         return self._broker_line.address
 
     def play(self) -> Outcome:
-        """Plays it to its end, and judges it."""
+        """Play the round to its end, and judge it."""
         began = time.monotonic()
         before = self._tracker.memory()
         try:
@@ -242,7 +242,7 @@ class Round:
         self._restart()  # what it leaves behind ends by itself, sooner or later
 
     def _put_rows(self, up_to: int) -> None:
-        """Feeds so many files in all: with the faults, so that there is work to do when one strikes."""
+        """Feed so many files in all: with the faults, so that there is work to do when one strikes."""
         while self._put < up_to:
             self._feed.put(*self._rows[self._put])
             self._put += 1
@@ -277,7 +277,7 @@ class Round:
         self._say(f"{fault.kind}{when}{f' for {fault.seconds:.1f} s' if action in ('pause', 'hold') else ''}")
 
     def _strike(self, fault: Fault, action: str, roles: tuple[Role, ...]) -> None:
-        """Kills or pauses a process of these roles: another one where the first has ended by itself just before."""
+        """Kill or pause a process of these roles: another one where the first has ended by itself just before."""
         deadline = time.monotonic() + _COMES_UP
         while time.monotonic() < deadline:
             pid = self._target(fault, roles)
@@ -347,14 +347,14 @@ class Round:
             self._restart()
 
     def _is_working(self) -> bool:
-        """Whether the driver in charge has committed a batch, or has had the time to."""
+        """Return whether the driver in charge has committed a batch, or has had the time to."""
         started = self._path / "started"
         with suppress(FileNotFoundError):
             return self._commits() > self._had_done or time.time() - started.stat().st_mtime > _IDLES
         return False
 
     def _commits(self) -> int:
-        """How many batches Spark has committed."""
+        """Count the batches that Spark has committed."""
         return sum(name.isdigit() for path in self._kept.root.glob("cp*/commits") for name in os.listdir(path))
 
     def _target(self, fault: Fault, roles: tuple[Role, ...]) -> int:
@@ -371,7 +371,7 @@ class Round:
         return found[int(fault.which * len(found))]
 
     def _pause(self, pids: list[int], seconds: float) -> list[int]:
-        """Pauses processes; those of them that were there."""
+        """Pause processes. Return those that were there."""
         paused = send(pids, signal.SIGSTOP)
         going_on = threading.Timer(seconds, send, [paused, signal.SIGCONT])
         going_on.start()
@@ -404,7 +404,7 @@ class Round:
     # ---------------------------------------------------------------- the end
 
     def _finish(self) -> None:
-        """Waits until everything has been released and stops the job, or drains it: then faults strike meanwhile."""
+        """Wait until everything has been released and stop the job, or drain it: then faults strike meanwhile."""
         for pause in self._pauses:
             pause.join()
         self._wait_until(lambda: self._commits() > 0, "no batch was ever committed", _SETTLES)
@@ -421,7 +421,7 @@ class Round:
             self._patiently(lambda: False, "the job does not stop")
 
     def _patiently(self, holds: Callable[[], bool], otherwise: str) -> None:
-        """Waits for as long as there is progress, or as the machine leaves the job no time for any."""
+        """Wait for as long as there is progress, or as the machine leaves the job no time for any."""
         settles = _SETTLES if self._without is None else _SETTLES / 3
         seen, patience = "", _Patience(self._mark, settles)
         while not holds():
@@ -458,9 +458,9 @@ class Round:
         return False
 
     def _leftovers(self) -> list[str]:
-        """What does not balance in a round that cannot come to its end, and the driver's last errors.
+        """List the imbalances of a round that cannot come to its end, and the driver's last errors.
 
-        That less was received than sent is what any round has that stands still. More received than sent, or equal
+        Any round that stands still has received less than was sent. More received than sent, or equal
         counts with labels that do not vanish, is damage.
         """
         found: list[str] = []

@@ -16,7 +16,7 @@ _REPOSITORY = Path(__file__).parents[2]
 
 
 def spark_home(path: Path) -> Path:
-    """Makes a directory that looks like Spark's, with nothing of its own."""
+    """Make a directory that looks like Spark's, with nothing of its own."""
     installed = Path(pyspark.__file__).parent
     path.mkdir(parents=True, exist_ok=True)
     for name in ("bin", "jars", "python", "sbin"):
@@ -26,7 +26,7 @@ def spark_home(path: Path) -> Path:
 
 
 def archive(home: Path) -> Path | None:
-    """Makes an archive of the classes that a job loads; None if this JVM cannot.
+    """Make an archive of the classes that a job loads; None if this JVM cannot.
 
     Args:
         home: of `spark_home`: an archive holds for its class path only.
@@ -40,6 +40,6 @@ def archive(home: Path) -> Path | None:
 
 
 def java_options() -> str:
-    """What drivers and executors are started with."""
+    """Return the options of the JVMs of drivers and executors."""
     made = os.environ.get(ARCHIVE)
     return f"{QUICK} {reading(Path(made))}" if made else QUICK

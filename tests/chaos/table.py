@@ -1,4 +1,4 @@
-"""What came of a run: the table of what was injected and survived, and the file that a longer run goes on from."""
+"""Outcome of a run: the table of faults injected and survived, and the file that a longer run goes on from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
 
 
 def kills(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """How many processes of each kind were killed, whenever, and alone or with their children."""
+    """Count the processes of each kind that were killed, whenever, and alone or with their children."""
     injected = summary(outcomes)
     return {
         kind: sum(numbers["injected"] for other, numbers in injected.items() if other.partition(",")[0] == kind)
@@ -59,7 +59,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def write(path: Path, command: Sequence[str], outcomes: Sequence[Outcome]) -> None:
-    """Puts a run into a file, which `read` reads."""
+    """Write a run into a file, which `read` reads."""
     content = {
         "command": list(command),
         "faults": summary(outcomes),
@@ -71,7 +71,7 @@ def write(path: Path, command: Sequence[str], outcomes: Sequence[Outcome]) -> No
 
 
 def read(path: Path) -> list[Outcome]:
-    """What `write` has written."""
+    """Read a run from the file of `write`."""
     return [
         Outcome(
             Shape(**one["shape"]),

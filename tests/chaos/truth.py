@@ -1,4 +1,4 @@
-"""What has to be true at the end of a round: the released table, the events, the counts, and that nothing is left."""
+"""Truths at the end of a round: the released table, the events, the counts, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Subscriber:
 
 
 class Kept:
-    """What a round keeps: in its directory, or in a store, whose objects are files on this disk.
+    """Files that a round keeps: in its directory, or in a store, whose objects are files on this disk.
 
     Args:
         directory: of the round.
@@ -125,7 +125,7 @@ class Kept:
         return rows
 
     def state_is_empty(self) -> bool:
-        """Whether the release keeps nothing."""
+        """Return whether the release keeps nothing."""
         versions = sorted((self.root / "cp2" / "tracker" / "state").glob("version-*.json"))
         return bool(versions) and not json.loads(versions[-1].read_text())["parts"]
 
@@ -133,7 +133,7 @@ class Kept:
 def problems(
     kept: Kept, shape: Shape, fed: Sequence[Row], client: TrackerClient, subscriber: Subscriber, restarts: int
 ) -> list[str]:
-    """What is wrong with a round that has come to its end; nothing if it is exact.
+    """List the faults of a round that has come to its end; none if the round is exact.
 
     Args:
         kept: what it has left.
@@ -173,7 +173,7 @@ def problems(
 
 
 def expected(fed: Sequence[Row]) -> Counter[tuple[Any, ...]]:
-    """What a batch computation makes of all rows: (tenant, window's start, kind, rows, amount)."""
+    """Return the results of a batch over all rows: (tenant, window's start, kind, rows, amount)."""
     totals: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
     for row in fed:
         if row["kind"] != "z":
@@ -184,7 +184,7 @@ def expected(fed: Sequence[Row]) -> Counter[tuple[Any, ...]]:
 
 
 def has_all(kept: Kept, fed: Sequence[Row]) -> bool:
-    """Whether as many rows were released as there have to be."""
+    """Return whether as many rows were released as there have to be."""
     whole = not (kept.root / "audit").exists() or len(kept.rows("audit")) >= len(fed)
     return whole and kept.released().total() >= expected(fed).total()
 
@@ -208,7 +208,7 @@ def all_events(client: TrackerClient, job: str) -> list[Event]:
 
 
 def of_events(events: Sequence[Event], received: Sequence[Event], failure: Exception | None) -> list[str]:
-    """What is wrong with the log, or with what a subscriber to all of it received.
+    """List the faults of the log, or of what a subscriber to all of it received.
 
     Args:
         events: the log.
@@ -244,7 +244,7 @@ def of_counts(
     ended: Mapping[tuple[str, str, str], int],
     restarted: bool,
 ) -> list[str]:
-    """What is wrong with the elements that the ends count: an attempt too many or too few, an end too many or too few.
+    """List the faults of the ends' counts: an attempt too many or too few, an end too many or too few.
 
     Where rows are split at random, a driver that replays a batch may split them otherwise than the one before it, whose
     files stand. Then the source's count is known by its bounds only: a row gives one element or two.
@@ -290,7 +290,7 @@ def of_counts(
 
 
 def _of_receipts(kept: Kept, ended: Mapping[tuple[str, str, str], int]) -> list[str]:
-    """Whether each end has left one receipt, with the tracker's own count."""
+    """List the ends that have not left one receipt, with the tracker's own count."""
     receipts = kept.rows("receipts", "*/epoch=*/*.parquet")
     left = Counter((row["scope"], row["name"], row["elements"], row["rows"]) for row in receipts)
     ends = ((scope, name, number) for (segment, scope, name), number in ended.items() if segment == "clean")

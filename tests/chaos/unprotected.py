@@ -24,7 +24,7 @@ class EveryAttemptCounts(ExecutorProbe):
 
 
 def take_out(protection: str | None) -> None:
-    """Takes a protection out of this process.
+    """Take a protection out of this process.
 
     Args:
         protection: ``units``: an epoch counts each unit once. ``commit``: an epoch takes effect when Spark has

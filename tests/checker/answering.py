@@ -1,4 +1,4 @@
-"""Which process answers a call: the client does not tell, so its attempts are looked at."""
+"""The process that answers a call: the client keeps that to itself, so its attempts are observed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Answering:
 
     @contextmanager
     def observed(self) -> Iterator[Observed]:
-        """Observes the last attempt of the calls that this thread makes."""
+        """Observe the last attempt of the calls that this thread makes."""
         self._local.observed = Observed()
         yield self._local.observed
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Looks at the attempts of all clients of this process."""
+        """Observe the attempts of all clients of this process."""
         answer: Any = Calls._answer
 
         def observing(calls: Calls, address: str, *more: Any) -> Any:

@@ -21,10 +21,10 @@ _HALF: Final = 0.5  # how often a call of unknown outcome is followed by another
 
 
 class Client:
-    """What the clients of a job have in common.
+    """The common part of the clients of a job.
 
     Args:
-        name: who it is, in the history.
+        name: in the history.
         client: the connection.
         flow: the job's work.
         history: notes what it does.
@@ -43,7 +43,7 @@ class Client:
         self.random = random
 
     def call(self, kind: str, work: Callable[[], dict[str, Any]], **asked: Any) -> dict[str, Any] | None:
-        """Makes a call and notes how it came out; None: it was refused, or its outcome is unknown."""
+        """Make a call and note how it came out; None: it was refused, or its outcome is unknown."""
         operation = self.history.begin(self.name, kind, self.flow.job, **asked)
         with self._answering.observed() as observed:
             try:
@@ -58,7 +58,7 @@ class Client:
             return answer
 
     def define(self) -> bool:
-        """Defines the job, if it is not there."""
+        """Define the job, if it is not there."""
         spec = JobSpec(job=self.flow.job, deployment="d1", segments=SEGMENTS, fronts=self.flow.fronts, progress=True)
 
         def work() -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Client:
         return self.call("define", work, fronts=self.flow.fronts) is not None
 
     def pause(self) -> None:
-        """Waits a little."""
+        """Wait a little."""
         time.sleep(self.random.uniform(0, 2 * _PAUSE_S))
 
 
@@ -90,7 +90,7 @@ class Committer(Client):
         self.committed = -1  #: the last epoch of which it knows that it is committed
 
     def work(self, epochs: range, is_stopped: Callable[[], bool]) -> None:
-        """Commits epochs, until it is stopped."""
+        """Commit epochs, until it is stopped."""
         for number in epochs:
             line = self.flow.epoch(self._place, number)
             self.history.note(self.name, "epoch", self.flow.job, {"line": line})
@@ -102,7 +102,7 @@ class Committer(Client):
             self.pause()
 
     def _open(self, number: int) -> bool:
-        """Starts a run, which learns what is committed."""
+        """Start a run, which learns what is committed."""
         run = f"r{next(self._runs)}"
 
         def work() -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Committer(Client):
         return True
 
     def _commit(self, line: Line) -> bool:
-        """Tries to commit an epoch, in one step or in several."""
+        """Try to commit an epoch, in one step or in several."""
         assert self._run is not None
         units = line["units"]
         if len(units) == 1:
@@ -169,7 +169,7 @@ def _filled(report: Report, line: Line) -> Report:
 
 @contextmanager
 def in_threads(*works: Callable[[], None]) -> Iterator[list[threading.Thread]]:
-    """Runs work in threads, and waits for them; an error in one of them is raised."""
+    """Run work in threads, and wait for them; an error in one of them is raised."""
     failed: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What is checked: two trackers with one journal, each behind lines of its own, and the Redis they write to."""
+"""The cluster under test: two trackers with one journal, each behind lines of its own, and the Redis they write to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOSS: Final = "--accept-loss"  # in the message of a tracker that does not star
 
 
 class Place:
-    """Where a tracker runs: it is started again whenever it has ended, as a service manager does it.
+    """The place of a tracker: it is started again whenever it has ended, as a service manager does it.
 
     Args:
         number: of the place.
@@ -60,24 +60,24 @@ class Place:
 
     @property
     def stands_by(self) -> bool:
-        """Whether it runs and waits for the other one's end."""
+        """True if the tracker runs and waits for the other one's end."""
         words = self.last_words
         return self.server.is_running and "standing by" in words and "msg=serving" not in words
 
     @property
     def recovers(self) -> bool:
-        """Whether it has got the journal, and does not serve yet."""
+        """True if the tracker has got the journal, and does not serve yet."""
         words = self.last_words
         return self.server.is_running and RECOVERING in words and "msg=serving" not in words
 
     def restart(self, *more: str) -> None:
-        """Starts it again."""
+        """Start the tracker again."""
         self._read = len(self.server.log)
         self.starts += 1
         self.server.start(waits=True, more=more)
 
     def begins_again(self) -> None:
-        """Waits until it has given the journal back: it stands by then, and answers in another term."""
+        """Wait until the tracker has given the journal back: it stands by then, and answers in another term."""
         until = time.monotonic() + _STOPS_S
         while "msg=stopped" not in self.last_words:
             if time.monotonic() > until or not self.server.is_running:
@@ -88,7 +88,7 @@ class Place:
 
     @property
     def last_words(self) -> str:
-        """What it has logged since it was started."""
+        """The log since the last start."""
         return self.server.log[self._read :]
 
 
@@ -138,11 +138,11 @@ class Cluster:
 
     @property
     def awaits_backup(self) -> bool:
-        """Whether the journal was set aside for a backup that is not in its place yet."""
+        """True if the journal was set aside for a backup that is not in its place yet."""
         return (self.data / "tracker.db-restoring").exists() if self.store is None else self.store.awaits_backup
 
     def start(self) -> None:
-        """Starts the trackers; one of them leads."""
+        """Start the trackers; one of them leads."""
         for place in self.places:
             place.restart()
         self._managing.start()
@@ -166,14 +166,14 @@ class Cluster:
         return ""
 
     def wait_until_it_serves(self) -> None:
-        """Waits until the tracker answers."""
+        """Wait until the tracker answers."""
         with TrackerClient(self.direct, timeout=2, retry_for=_PATIENT_S) as client:
             client.server_info()
 
     # ---------------------------------------------------------------- who is who
 
     def leader(self) -> Place | None:
-        """Where the leader runs; None: nowhere, or it cannot be found out."""
+        """Return the leader's place; None: nowhere, or it cannot be found out."""
         if self.store is None or not self.store.answers:
             return next((place for place in self.places if self._serves(place)), None)
         with suppress(redis.RedisError, ValueError, TypeError):
@@ -199,21 +199,21 @@ class Cluster:
     # ---------------------------------------------------------------- the disk
 
     def use_a_small_disk(self) -> None:
-        """Moves the journal to a small file system of its own; to be called before there is data."""
+        """Move the journal to a small file system of its own; to be called before there is data."""
         if self.store is not None:
             self.store.use_a_small_disk()
         else:
             self._disk = Disk(self.data)
 
     def fill_the_disk(self) -> None:
-        """Leaves no room on the journal's disk."""
+        """Leave no room on the journal's disk."""
         if self.store is not None:
             self.store.fill_the_disk()
         elif self._disk is not None:
             self._disk.fill()
 
     def free_the_disk(self) -> None:
-        """Gives it room again."""
+        """Give the journal's disk room again."""
         if self.store is not None:
             self.store.free_the_disk()
         elif self._disk is not None:
@@ -222,7 +222,7 @@ class Cluster:
     # ---------------------------------------------------------------- starting and ending
 
     def down(self, place: Place, work: Callable[[], None]) -> None:
-        """Ends a tracker for a while.
+        """End a tracker for a while.
 
         Args:
             place: where it runs.
@@ -234,7 +234,7 @@ class Cluster:
             work()
 
     def up(self, place: Place) -> None:
-        """Lets a tracker be started again."""
+        """Let a tracker be started again."""
         with self._lock:
             place.is_down = False
 
@@ -255,7 +255,7 @@ class Cluster:
             place.restart()
 
     def restart_all(self) -> None:
-        """Kills both trackers, and waits until one has read the journal again."""
+        """Kill both trackers, and wait until one has read the journal again."""
         with self._lock:
             for place in self.places:
                 place.server.kill()
@@ -264,7 +264,7 @@ class Cluster:
         self.wait_until_it_serves()
 
     def heal(self) -> None:
-        """Ends all faults of lines, processes and clocks; those of Redis are `RedisStore`'s."""
+        """End all faults of lines, processes and clocks; those of Redis are `RedisStore`'s."""
         for place in self.places:
             for line in [*place.lines, *([place.wire] if place.wire else [])]:
                 line.refuses, line.delay = False, 0.0
@@ -280,7 +280,7 @@ class Cluster:
             self._disk.free()
 
     def end(self) -> None:
-        """Ends everything."""
+        """End everything."""
         self._ends.set()
         if self._managing.is_alive():
             self._managing.join()

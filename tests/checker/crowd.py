@@ -24,7 +24,7 @@ _PATIENT_S: Final = 600.0
 
 @dataclass(frozen=True)
 class Size:
-    """How many clients there are.
+    """Number of clients.
 
     Args:
         groups: of clients with a job at a time.
@@ -69,12 +69,12 @@ class Crowd:
         ]
 
     def start(self) -> None:
-        """Lets the clients work."""
+        """Let the clients work."""
         for thread in self._threads:
             thread.start()
 
     def finish(self, within: float) -> list[str]:
-        """Waits until the jobs in hand are done; returns those who are not done within some seconds."""
+        """Wait until the jobs in hand are done. Return those who are not done within some seconds."""
         self._ends.set()
         until = time.monotonic() + within
         for thread in self._threads:
@@ -88,7 +88,7 @@ class Crowd:
         return stuck
 
     def look_at_the_end(self, address: str) -> None:
-        """Notes what each job has come to."""
+        """Note the final state of each job."""
         with TrackerClient(address, retry_for=_PATIENT_S) as client:
             there = set(client.jobs())
             for job in self.jobs:
@@ -112,7 +112,7 @@ class Crowd:
                 )
 
     def _guarded(self, place: int) -> None:
-        """Does one job after the other; the next one begins while watchers still read the last one's events."""
+        """Do one job after the other; the next one begins while watchers still read the last one's events."""
         random = Random(f"{self._seed} {place}")
         jobs: list[threading.Thread] = []
         while not self._ends.is_set() and not self._failed:
@@ -134,7 +134,7 @@ class Crowd:
             is_committed.set()
 
     def _do(self, place: int, generation: int, random: Random, is_committed: threading.Event) -> None:
-        """Does the work of one job."""
+        """Do the work of one job."""
         size, job = self._size, f"g{place}-{generation}"
         flow = Flow(job, Random(f"{self._seed} {job}"), size.producers, size.epochs)
         to_report, to_read = self._addresses[place]

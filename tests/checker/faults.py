@@ -97,7 +97,7 @@ def _sleep(cluster: Cluster, target: str, _: Options) -> tuple[dict[str, Any], C
 
 
 def _hold(lines: list[Line], options: Options) -> Callable[[], None]:
-    """Holds back bytes; at the end they arrive late, or their connections end."""
+    """Hold back bytes; at the end they arrive late, or their connections end."""
     for line in lines:
         line.hold(options["requests"], options["answers"])
 
@@ -165,7 +165,7 @@ def _slow_redis(cluster: Cluster, target: str, options: Options) -> tuple[dict[s
 
 
 def _half_open(cluster: Cluster, target: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Leaves connections half open for good: nobody is told later, either."""
+    """Leave connections half open for good: neither end is notified later, either."""
     place = cluster.place(target)
     for line in [*_wires(place), *place.lines[:: options["every"]]]:
         line.forget(options["callers"])
@@ -175,7 +175,7 @@ def _half_open(cluster: Cluster, target: str, options: Options) -> tuple[dict[st
 def _meanwhile(
     work: Callable[[threading.Event, dict[str, Any]], None],
 ) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Does work that takes a while beside other faults; it notes what it finds out, and ends when it is told to."""
+    """Do work that takes a while beside other faults; it notes what it finds out, and ends when it is told to."""
     found: dict[str, Any] = {}
     ends = threading.Event()
     thread = threading.Thread(target=work, args=[ends, found], daemon=True)
@@ -189,7 +189,7 @@ def _meanwhile(
 
 
 def _kill_heirs(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Kills the leader, and then those who follow it, while they recover."""
+    """Kill the leader, and then those who follow it, while they recover."""
 
     def kill(place: Place) -> None:
         cluster.down(place, place.server.kill)
@@ -211,7 +211,7 @@ def _kill_heirs(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, A
 
 
 def _move(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Has the leader hand over, or stop, and kills one of both meanwhile."""
+    """Have the leader hand over, or stop, and kill one of both meanwhile."""
 
     def work(ends: threading.Event, found: dict[str, Any]) -> None:
         leader = cluster.place("leader")
@@ -238,7 +238,7 @@ def _move(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], C
 
 
 def _restore(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Moves the journal into a backup and back; the restore is killed, and repeated if no tracker starts after it."""
+    """Move the journal into a backup and back; the restore is killed, and repeated if no tracker starts after it."""
     for place in cluster.places:
         cluster.down(place, place.server.kill)
     found: dict[str, Any] = {}
@@ -333,7 +333,7 @@ def _promote_older(cluster: Cluster, _: str, __: Options) -> tuple[dict[str, Any
 
 
 def _lose(cluster: Cluster, _: str, options: Options) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Copies the data, and loses some at the end, with the leader dead or alive; the standby has read what is lost.
+    """Copy the data, and lose some at the end, with the leader dead or alive; the standby has read what is lost.
 
     With `unread` there is no standby that reads.
     """

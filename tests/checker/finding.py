@@ -1,4 +1,4 @@
-"""What a history must not show."""
+"""Contradictions in a history."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ _CLEANING: Final = 2  # epochs in which producer 0 receives what is left: first 
 
 
 def parts(line: Line) -> tuple[Line, Line]:
-    """Splits an epoch that is reported in two steps: it is promised with the second one."""
+    """Split an epoch that is reported in two steps: it is promised with the second one."""
     cut = len(line["entries"]) // 2
     return line | {"entries": line["entries"][:cut], "promises": []}, line | {"entries": line["entries"][cut:]}
 
 
 class Flow:
-    """What the producers of a job send each other.
+    """Elements that the producers of a job send each other.
 
     Args:
         job: its name.
@@ -61,7 +61,7 @@ class Flow:
         return self.epochs + (_CLEANING if producer == 0 else 0) - 1
 
     def epoch(self, producer: int, number: int) -> Line:
-        """What an epoch contains: the next one of a producer, from 0."""
+        """Return the next epoch of a producer, from 0."""
         with self._lock:
             if number >= self.epochs:
                 entries, promises = self._arrivals(len(self._flight)), []

@@ -1,4 +1,4 @@
-"""What clients have seen, with times: one operation a line, in a file that is judged afterwards."""
+"""Observations of clients, with times: one operation a line, in a file that is judged afterwards."""
 
 from __future__ import annotations
 
@@ -83,31 +83,31 @@ class History:
         self._under_way: dict[int, Operation] = {}
 
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self._began
 
     def begin(self, client: str, kind: str, job: str, /, **asked: Any) -> Operation:
-        """Returns an operation that begins now. `end` must follow; what never ends is of unknown outcome."""
+        """Return an operation that begins now. `end` must follow; one that never ends is of unknown outcome."""
         operation = Operation(client, kind, job, self.now(), asked)
         with self._lock:
             self._under_way[id(operation)] = operation
         return operation
 
     def end(self, operation: Operation, outcome: Outcome, by: str = "", /, **answer: Any) -> None:
-        """Notes how an operation has ended."""
+        """Note how an operation has ended."""
         operation.ended, operation.outcome, operation.by, operation.answer = self.now(), outcome, by, answer
         with self._lock:
             self._under_way.pop(id(operation), None)
             self._add(operation)
 
     def note(self, client: str, kind: str, job: str, asked: dict[str, Any], /, **answer: Any) -> None:
-        """Adds an operation that took no time."""
+        """Add an operation that took no time."""
         now = self.now()
         with self._lock:
             self._add(Operation(client, kind, job, now, asked, now, "ok", answer))
 
     def close(self) -> None:
-        """Adds what has not ended, and closes the file."""
+        """Add what has not ended, and close the file."""
         with self._lock:
             for operation in self._under_way.values():
                 self._add(operation)
@@ -133,6 +133,6 @@ def recorded(file: Path | None = None) -> Iterator[History]:
 
 
 def read(file: Path) -> list[Operation]:
-    """Returns the operations of a file."""
+    """Return the operations of a file."""
     with file.open() as lines:
         return [Operation(**json.loads(line)) for line in lines]

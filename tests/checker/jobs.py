@@ -22,7 +22,7 @@ _OF_LOSSES: Final = frozenset(
 
 
 class JobHistory:
-    """What clients saw of a job.
+    """Observations of a job by clients.
 
     Args:
         job: its name.
@@ -47,7 +47,7 @@ class JobHistory:
         return [each for each in self._of[kind] if each.outcome == "ok"]
 
     def _commits(self) -> tuple[dict[Epoch, float], dict[Epoch, Operation]]:
-        """When each epoch could take effect first, and what has confirmed it first."""
+        """Return when each epoch could take effect first, and what has confirmed it first."""
         began: dict[Epoch, float] = {}
         confirmed: dict[Epoch, Operation] = {}
         for operation in sorted(self._of["commit"], key=lambda each: each.began):
@@ -60,7 +60,7 @@ class JobHistory:
         return began, confirmed
 
     def findings(self) -> list[Finding]:
-        """What must not be."""
+        """List the contradictions."""
         if not self._of["final"]:
             return []  # the job was never defined, or the run was given up: that is a finding of its own
         final = self._of["final"][-1].answer
@@ -79,11 +79,11 @@ class JobHistory:
         if self._replayed.problem:
             return found
         found += [*self._of_order(), *self._of_reads()]
-        # Whether and when a first part was settled is not in the log, but in what is in flight.
+        # The log does not have whether and when a first part was settled; the elements in flight do.
         return found if self._parted() else [*found, *self._of_causes(), *self._of_statuses()]
 
     def _replay(self, looks: set[int]) -> Replayed:
-        """Carries out the log; after a loss, what was staged of an epoch whose end is lost may count, or not."""
+        """Replay the log; after a loss, what was staged of an epoch whose end is lost may count, or not."""
         found, parted = [], self._parted()
         for begun in chain.from_iterable(combinations(parted, count) for count in range(len(parted) + 1)):
             found.append(replay(self._definition(), self._epochs, self._log, looks, begun))
@@ -92,7 +92,7 @@ class JobHistory:
         return found[0]
 
     def _parted(self) -> list[Epoch]:
-        """Returns the epochs of which a loss may have left the first part."""
+        """Return the epochs of which a loss may have left the first part."""
         return skipped(self._epochs, self._log) if self._losses else []
 
     def _definition(self) -> Line:
@@ -126,7 +126,7 @@ class JobHistory:
                 yield Finding("lost", f"epoch {epoch} was confirmed, and is not in the log", (operation,))
 
     def _may_be_lost(self, confirmed: Operation) -> bool:
-        """Tells whether a loss came after an epoch was confirmed: it may have taken effect again, and later."""
+        """Return whether a loss came after an epoch was confirmed: it may have taken effect again, and later."""
         return any(_end(loss) >= confirmed.began for loss in self._losses)
 
     # ---------------------------------------------------------------- what was watched
@@ -239,7 +239,7 @@ class JobHistory:
                 yield Finding("an end that is gone", f"{body} is not in the log", (operation,))
 
     def _of_refusals(self) -> Iterator[Finding]:
-        """Calls are refused for reasons that there are."""
+        """Yield a finding for each refusal that no fault explains."""
         unsure = {each.asked["producer"] for each in self._of["open"] if each.outcome == "unknown"}
         for operation in (each for kind in self._of.values() for each in kind if each.outcome == "refused"):
             reason = operation.answer["reason"]
@@ -251,7 +251,7 @@ class JobHistory:
 
 
 def _stale(reads: Sequence[Operation], facts: list[tuple[float, int, Operation]]) -> Iterator[Finding]:
-    """Reads that tell less than was known when they began."""
+    """Yield reads that return less than was known when they began."""
     facts.sort(key=lambda each: each[0])
     times = [time for time, _, _ in facts]
     best: list[tuple[int, Operation]] = []

@@ -14,7 +14,7 @@ from tests.checker.jobs import JobHistory
 
 @dataclass
 class Verdict:
-    """What a history shows.
+    """Outcome of judging a history.
 
     Args:
         findings: what must not be; empty: nothing is wrong.
@@ -35,11 +35,11 @@ class Verdict:
 
 
 def judge(operations: Sequence[Operation], stuck: Sequence[str] = ()) -> Verdict:
-    """Judges a history.
+    """Judge a history.
 
     Args:
         operations: of all clients and of the nemesis.
-        stuck: who had not come to an end when the run was given up.
+        stuck: clients that had not come to an end when the run was given up.
     """
     verdict = Verdict()
     verdict.findings += [Finding("stuck", f"{who} could not end its work after all faults were over") for who in stuck]

@@ -29,7 +29,7 @@ class Nemesis:
         self._order = count()
 
     def play(self, plan: Plan, say: Callable[[str], None]) -> None:
-        """Plays all faults of a plan, ends them, and returns when its time is over."""
+        """Play all faults of a plan, end them, and return when its time is over."""
         self._began = time.monotonic()
         for fault in plan.faults:
             self._at(fault.at, lambda fault=fault: self._strike(fault, say))  # type: ignore[misc]

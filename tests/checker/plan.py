@@ -1,4 +1,4 @@
-"""What will happen in a run, and how a plan that shows a fault is cut down."""
+"""Plans of runs, and how a plan that shows a fault is cut down."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Plan:
 
     @classmethod
     def read(cls, text: str) -> Plan:
-        """Returns the plan of a file."""
+        """Return the plan of a file."""
         values = json.loads(text)
         values["faults"] = tuple(Fault(**each) for each in values["faults"])
         values["size"] = Size(**values["size"])
@@ -87,7 +87,7 @@ def draw(
     kinds: Sequence[str] = (),
     pace: float = 2.0,
 ) -> Plan:
-    """Draws a plan.
+    """Draw a plan.
 
     Args:
         seed: decides.
@@ -121,7 +121,7 @@ def draw(
 
 
 def planted(name: str, seed: int = 1) -> Plan:
-    """Returns the plan that shows a planted fault.
+    """Return the plan that shows a planted fault.
 
     Args:
         name: the fault's, of `PLANTS`.
@@ -133,7 +133,7 @@ def planted(name: str, seed: int = 1) -> Plan:
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
-    """Cuts a plan down that shows a fault: fewer faults, then fewer clients.
+    """Cut a plan down that shows a fault: fewer faults, then fewer clients.
 
     A run depends on more than its plan, so `fails` may try a plan more than once.
 

@@ -35,7 +35,7 @@ class Watcher(Client):
         self.thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def close(self) -> None:
-        """Ends it."""
+        """End the watch."""
         self._closed.set()
         if self._watch is not None:
             self._watch.close()
@@ -79,20 +79,20 @@ class Reader(Client):
     _newest = 0  # event that it has seen
 
     def work(self, is_stopped: Callable[[], bool]) -> None:
-        """Looks things up."""
+        """Look things up."""
         while not is_stopped():
             self.random.choice([self.status, self.status, self.list, self._await])()
             self.pause()
 
     def status(self) -> dict[str, Any] | None:
-        """Looks at the job; None: there was no answer, or there is no job."""
+        """Look at the job; None: there was no answer, or there is no job."""
         answer = self.call("status", lambda: seen(self.client.job(self.flow.job)))
         if answer is not None:
             self._newest = answer["last_seq"]
         return answer
 
     def list(self) -> None:
-        """Reads some events."""
+        """Read some events."""
         after = self.random.randint(0, self._newest)
 
         def work() -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Reader(Client):
 def see_all(
     reader: Reader, watchers: Sequence[Watcher], define: Callable[[], object], is_stopped: Callable[[], bool]
 ) -> None:
-    """Waits until watchers have seen all events of a job to which nobody reports any more.
+    """Wait until watchers have seen all events of a job to which nobody reports any more.
 
     Events, or the whole job, may be lost meanwhile: then there are fewer to see, or the job is defined again.
     """
@@ -133,7 +133,7 @@ def see_all(
 
 
 def seen(status: JobStatus) -> dict[str, Any]:
-    """What is noted, and compared, of a job's status."""
+    """Return the noted and compared part of a job's status."""
     return {
         "last_seq": status.last_seq,
         "log_id": status.log_id,

@@ -22,7 +22,7 @@ Body: TypeAlias = list[Any]
 
 @dataclass
 class Replayed:
-    """What the model says of a log.
+    """A log as the model replays it.
 
     Args:
         order: the epochs, each with the number of its first event and of its last one.
@@ -62,7 +62,7 @@ def replay(
     looks: set[int],
     begun: Collection[Epoch] = (),
 ) -> Replayed:
-    """Carries out what a log tells.
+    """Carry out a log in the model.
 
     Args:
         definition: the job's.
@@ -114,7 +114,7 @@ def replay(
 
 
 def _is_next(epoch: Epoch, done: Collection[Epoch]) -> bool:
-    """Tells whether an epoch follows on its producer's last one."""
+    """Return whether an epoch follows on its producer's last one."""
     producer, number = epoch
     return epoch not in done and (number == 0 or (producer, number - 1) in done)
 

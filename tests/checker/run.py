@@ -26,7 +26,7 @@ _OPEN_AT_ONCE: Final = 20_000  # substreams in one report
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run."""
+    """Outcome of a run."""
 
     verdict: Verdict
     history: Path
@@ -37,7 +37,7 @@ Play: TypeAlias = Callable[[Cluster, History, Callable[[str], None]], None]
 
 
 def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None, play: Play | None = None) -> Run:
-    """Carries out a plan, and judges what clients saw.
+    """Carry out a plan, and judge what clients saw.
 
     Args:
         plan: the plan.
@@ -59,7 +59,7 @@ def _play(plan: Plan, cluster: Cluster, history: History, say: Callable[[str], N
 
 
 def _work(plan: Plan, directory: Path, history: History, say: Callable[[str], None], play: Play) -> list[str]:
-    """Returns who has not come to an end."""
+    """Return those who have not come to an end."""
     options = f"lease={plan.lease}" if plan.lease else ""
     cluster = Cluster(directory, plan.journal, plan.size.groups, history, plan.plant, options)
     try:
@@ -85,7 +85,7 @@ def _work(plan: Plan, directory: Path, history: History, say: Callable[[str], No
 
 
 def open_substreams(address: str, count: int) -> None:
-    """Opens substreams of a job that nobody works on, and which so stay open."""
+    """Open substreams of a job that nobody works on, and which so stay open."""
     with TrackerClient(address, timeout=60, retry_for=600) as client:
         client.define_job(JobSpec(job="open", deployment="d1", segments={"raw": []}))
         producer = client.open_producer("open", "p", "r")

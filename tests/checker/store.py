@@ -37,22 +37,22 @@ class Disk:
 
     @staticmethod
     def can_be_had() -> bool:
-        """Whether a file system can be made here."""
+        """Return whether a file system can be made here."""
         return os.geteuid() == 0
 
     def fill(self) -> None:
-        """Leaves no room on it."""
+        """Leave no room on the disk."""
         with suppress(OSError), (self._directory / "filler").open("wb") as file:
             while True:
                 file.write(bytes(1 << 16))
                 file.flush()
 
     def free(self) -> None:
-        """Gives it room again."""
+        """Give the disk room again."""
         (self._directory / "filler").unlink(missing_ok=True)
 
     def end(self) -> None:
-        """Takes it away."""
+        """Remove the disk."""
         subprocess.run(["umount", "--lazy", str(self._directory)], check=False)
 
 
@@ -79,14 +79,14 @@ class RedisStore:
         return self._directory / str(self._count)
 
     def line(self) -> Line:
-        """Returns a new line to it."""
+        """Return a new line to the server."""
         line = Line(f"127.0.0.1:{self.server.port}")
         self._lines.append(line)
         return line
 
     @property
     def answers(self) -> bool:
-        """Whether it runs, and is not asleep."""
+        """True if the server runs, and is not asleep."""
         return self.server.is_running and not self._sleeps
 
     def kill(self) -> None:
@@ -100,40 +100,40 @@ class RedisStore:
         self.server.freeze()
 
     def wake(self) -> None:
-        """Ends one sleep."""
+        """End one sleep."""
         if self._sleeps:
             self._sleeps -= 1
         if self.answers:
             self.server.thaw()
 
     def holder(self) -> Any:
-        """Who holds the lease, as the tracker has written it."""
+        """Return the holder of the lease, as the tracker has written it."""
         return self.server.client().get(f"{_KEY}:lease")
 
     @property
     def awaits_backup(self) -> bool:
-        """Whether the journal was set aside for a backup that is not in its place yet."""
+        """True if the journal was set aside for a backup that is not in its place yet."""
         return bool(self.server.client().hexists(f"{_KEY}:top", "restoring"))
 
     def end_lease(self) -> None:
-        """Ends the lease at once, as a jump of this machine's clock does."""
+        """End the lease at once, as a jump of this machine's clock does."""
         self.server.client().pexpire(f"{_KEY}:lease", 1)
 
     # ---------------------------------------------------------------- no room
 
     def fill(self) -> None:
-        """Leaves it no memory."""
+        """Leave the server no memory."""
         self.server.client().config_set("maxmemory-policy", "noeviction")
         self.server.client().config_set("maxmemory", "1mb")
 
     def empty(self) -> None:
-        """Gives it memory again, unless it cannot be told: it has enough when it is started again."""
+        """Give the server memory again, if it answers: one that is started again has enough."""
         if self.answers:
             with suppress(redis.RedisError):
                 self.server.client().config_set("maxmemory", "0")
 
     def use_a_small_disk(self) -> None:
-        """Moves to a small file system of its own; to be called before there is data."""
+        """Move to a small file system of its own; to be called before there is data."""
         self.server.kill()
         directory = self._new_directory()
         self._disk = Disk(directory)
@@ -142,18 +142,18 @@ class RedisStore:
             line.lead_to(f"127.0.0.1:{self.server.port}")
 
     def fill_the_disk(self) -> None:
-        """Leaves it no room on its disk. A server that syncs each write ends then."""
+        """Leave the server no room on its disk. A server that syncs each write ends then."""
         assert self._disk is not None
         self._disk.fill()
 
     def free_the_disk(self) -> None:
-        """Gives it room again, and starts it if it has ended."""
+        """Give the server room again, and start it if it has ended."""
         assert self._disk is not None
         self._disk.free()
         self.start_again()
 
     def start_again(self) -> None:
-        """Starts it if it has ended."""
+        """Start the server if it has ended."""
         if not self.server.is_running:
             self.kill()  # forgets the process that has ended
             self.server.start()
@@ -166,7 +166,7 @@ class RedisStore:
         return self._last(self.server)
 
     def keep_a_copy(self) -> int:
-        """Keeps its data as they are now; returns the newest record, which may have come a moment later."""
+        """Keep the data as they are now. Return the newest record, which may have come a moment later."""
         self.server.freeze()
         try:
             shutil.rmtree(self._copy, ignore_errors=True)
@@ -176,7 +176,7 @@ class RedisStore:
         return self.last
 
     def has_been_read(self) -> bool:
-        """Waits until a standby has looked at the log again, twice; returns whether it has."""
+        """Wait until a standby has looked at the log again, twice. Return whether it has."""
         looks, until = self._looks(), time.monotonic() + _PATIENT_S
         while self._looks() < looks + 3:
             if time.monotonic() > until:
@@ -188,7 +188,7 @@ class RedisStore:
         return int(self.server.client().info("commandstats").get("cmdstat_xrange", {"calls": 0})["calls"])
 
     def lose(self, how: str) -> int:
-        """Loses data while nobody is connected; returns how many records are lost.
+        """Lose data while nobody is connected. Return how many records are lost.
 
         Args:
             how: ``older``: it has the copy; ``empty``: it has nothing; ``no log`` or ``no top``: that key is gone;
@@ -235,7 +235,7 @@ class RedisStore:
     # ---------------------------------------------------------------- replicas
 
     def add_replica(self) -> None:
-        """Starts a replica that has caught up."""
+        """Start a replica that has caught up."""
         self._replication = Line(f"127.0.0.1:{self.server.port}")
         port = int(self._replication.address.rpartition(":")[2])
         self.replica = replica_of(self.server, self._new_directory(), port)
@@ -246,7 +246,7 @@ class RedisStore:
         self._replication.hold()
 
     def promote(self, waits: bool) -> int:
-        """Kills the server and promotes the replica; returns how many records the replica lacks.
+        """Kill the server and promote the replica. Return how many records the replica lacks.
 
         Args:
             waits: until the replica has everything.
@@ -275,7 +275,7 @@ class RedisStore:
         return int(server.client().hget(f"{_KEY}:top", "last") or 0)
 
     def heal(self) -> None:
-        """Ends all faults of the server."""
+        """End all faults of the server."""
         if self._disk is not None:
             self._disk.free()
         self._sleeps = 0
@@ -285,7 +285,7 @@ class RedisStore:
         self.empty()
 
     def end(self) -> None:
-        """Ends it, and its replica."""
+        """End the server, and its replica."""
         self.server.kill()
         if self.replica is not None:
             self.replica.kill()

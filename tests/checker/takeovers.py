@@ -1,4 +1,4 @@
-"""How long clients are without service when the leader is lost: many takeovers, one after the other, judged as any run.
+"""Time without service for clients when the leader is lost: many takeovers, one after the other, judged as any run.
 
 python -m tests.checker.takeovers --faults 300                     # on a Redis that is started for it
 python -m tests.checker.takeovers --journal sqlite --faults 30
@@ -101,7 +101,7 @@ class Takeovers:
         self.gaps: list[tuple[str, float, float]] = []
 
     def play(self, cluster: Cluster, history: History, say: Callable[[str], None]) -> None:
-        """Takes the leader away, and waits for the next one, as often as there are kinds."""
+        """Take the leader away, and wait for the next one, as often as there are kinds."""
         for number, kind in enumerate(self._kinds, 1):
             leader = self._settled(cluster, history)
             operation = history.begin("nemesis", "fault", "", fault=kind, target="leader")
@@ -115,7 +115,7 @@ class Takeovers:
             say(f"{number:4} of {len(self._kinds)}  {kind:12} {commit:6.2f} s to a commit, {event:6.2f} s to an event")
 
     def _settled(self, cluster: Cluster, history: History) -> Place:
-        """Waits until a leader serves everybody, and a standby stands by; returns where the leader is."""
+        """Wait until a leader serves everybody, and a standby stands by. Return the leader's place."""
         while True:
             leader = cluster.leader()
             if leader is not None and cluster.places[1 - leader.number].stands_by:
@@ -127,7 +127,7 @@ class Takeovers:
 
 
 def _first_commits(history: History, after: float, by: int) -> list[Operation]:
-    """Waits until each group has a commit that a place has confirmed, and returns the first of each."""
+    """Wait until each group has a commit that a place has confirmed, and return the first of each."""
     firsts: dict[str, Operation] = {}
     place = 0
     while len(firsts) < _SIZE.groups:
@@ -144,7 +144,7 @@ def _first_commits(history: History, after: float, by: int) -> list[Operation]:
 
 
 def _first_events(history: History, commits: Sequence[Operation]) -> float:
-    """Waits until all watchers have the events of commits; returns when the last one had them."""
+    """Wait until all watchers have the events of commits. Return when the last one had them."""
     missing = {f"{each.job}/w{number}": each.answer["last_seq"] for each in commits for number in range(2)}
     place, last, until = 0, 0.0, history.now() + _GIVEN_UP_S
     while missing:
@@ -169,7 +169,7 @@ def _end(operation: Operation) -> float:
 
 
 def table(figures: dict[str, Any]) -> str:
-    """Returns figures as a table."""
+    """Return figures as a table."""
     lines = [
         "| the leader | times | until a commit: p50 | p99 | max | until an event: p50 | p99 | max |",
         "|---|---|---|---|---|---|---|---|",

@@ -32,7 +32,7 @@ DEFINITION = {
 
 
 def exact(half: tuple[int, int] | None = None, seed: int = 3) -> list[Operation]:
-    """What two producers, a watcher and a reader see of the core itself, one call after the other.
+    """Return what two producers, a watcher and a reader see of the core itself, one call after the other.
 
     Args:
         half: a producer's epoch of which only the first part counts, once the next one settles that.

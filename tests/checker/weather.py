@@ -1,4 +1,4 @@
-"""What the checker sets in trackers that run: their clock, and how many requests to an object store come late.
+"""Settings of the checker in trackers that run: their clock, and how many requests to an object store come late.
 
 A tracker that was started by `launcher` reads both from a file, which the checker writes.
 """
@@ -36,7 +36,7 @@ class Weather:
         self._mapped: mmap.mmap | None = None
 
     def set(self, clock: float = 0.0, late: float = 0.0) -> None:
-        """Changes the settings.
+        """Change the settings.
 
         Args:
             clock: how far the tracker's clock is from the machine's, in seconds.
@@ -77,7 +77,7 @@ class Weather:
 
 
 def tell_of_recoveries() -> None:
-    """Notes in the log of this process when it has got the journal."""
+    """Note in the log of this process when it has got the journal."""
     recovering: Any = Readiness.recovering
 
     def told(readiness: Readiness) -> None:

@@ -43,7 +43,7 @@ class Pair:
         return "+".join(server.address for server in self.servers)
 
     def strike(self, kind: str) -> Callable[[], None]:
-        """Ends the leader's service; what is returned brings the tracker back, as a standby.
+        """End the leader's service. Return a function that brings the tracker back, as a standby.
 
         Args:
             kind: of `KINDS`.
@@ -67,13 +67,13 @@ class Pair:
         return bring_back
 
     def end(self) -> None:
-        """Kills both."""
+        """Kill both."""
         for server in self.servers:
             server.kill()
 
 
 def wait_for_readiness(metrics: str, ready: bool, word: str = "") -> str:
-    """Waits until the server is ready, or not, for a reason with a word in it; what it tells then."""
+    """Wait until the server is ready, or not, for a reason with a word in it. Return the page then."""
     while True:
         try:
             with urllib.request.urlopen(f"http://{metrics}/readyz", timeout=60) as answer:

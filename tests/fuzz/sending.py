@@ -25,7 +25,7 @@ _SHORT_S = 0.05  # of what may wait for ever
 
 @dataclass
 class Outcome:
-    """What came of many requests."""
+    """Outcome of many requests."""
 
     sent: int = 0
     refusals: int = 0  #: that were held against the state before
@@ -106,7 +106,7 @@ def one_by_one(server: Server, seed: int, count: int) -> Outcome:
 
 
 def settles(method: str, after: dict[str, bytes], before: dict[str, bytes]) -> bool:
-    """Whether a run's first report or commit may have settled what earlier runs left: that stays, whatever follows."""
+    """Return whether a run's first report or commit may have settled earlier epochs: that stays, whatever follows."""
     if method not in ("Report", "Commit"):
         return False
     changed = [job for job in after if after[job] != before.get(job)]

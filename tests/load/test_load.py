@@ -117,7 +117,7 @@ def test_at_an_address_it_uses_and_deletes_a_job_of_its_own(tmp_path: Path, serv
 
 @pytest.mark.thorough
 def test_who_meddles_is_found_out(tmp_path: Path, server: Server) -> None:
-    """Ends by force, elements that nobody planned, and substreams that nobody planned make it fail."""
+    """The load fails after ends by force, after elements and after substreams that nobody planned."""
     load = Load(tmp_path, SMALL.replace("lifetime = 1", "lifetime = 3"))
     over = threading.Event()
 

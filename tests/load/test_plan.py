@@ -1,4 +1,4 @@
-"""What a plan promises to those who act on it. No tracker is needed to see it."""
+"""Promises of a plan to those who act on it. No tracker is needed to see it."""
 
 from __future__ import annotations
 

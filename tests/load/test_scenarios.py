@@ -1,4 +1,4 @@
-"""What a scenario may say, and what one is told that says something else."""
+"""Valid scenarios, and the refusals of others."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def outcome(
     faults: tuple[str, ...] = (),
     unanswered: int = 0,
 ) -> Result:
-    """What a run comes to."""
+    """Return the result of a run."""
     latency = Latency(1_000, p99 / 2, p99, p99, p99, p99)
     return Result(
         planned=1_000,

@@ -22,7 +22,7 @@ def plan() -> Plan:
 
 @pytest.fixture
 def shared(plan: Plan, tmp_path: Path) -> SharedCounters:
-    """What is written down when everything goes well: each report answered at once, each end seen right after."""
+    """Return the counters of a good run: each report answered at once, each end seen right after."""
     shared = SharedCounters(tmp_path, plan, create=True)
     shared.start = 1_000.0
     shared.sent[:] = shared.start + plan.due

@@ -23,7 +23,7 @@ from tracker.client import TrackerClient
 from tracker.client.producer import Producer as Run
 from tracker.kafka import Consumer
 
-#: What a life does in steps; it can end before and after each.
+#: Steps of a life; it can end before and after each.
 _STEPS: tuple[tuple[Any, str], ...] = (
     (TrackerClient, "open_producer"),
     (Run, "deliver"),
@@ -37,7 +37,7 @@ _STEPS: tuple[tuple[Any, str], ...] = (
 
 @dataclass
 class Task:
-    """What a program of lives does.
+    """Task of a program of lives.
 
     Attributes:
         kills: at which step each life ends; one more life comes to its end.

@@ -1,4 +1,4 @@
-"""What travels with a message, which one is a copy, and which epochs count after a restart; without Kafka."""
+"""Headers that travel with a message, copies, and the epochs that count after a restart; without Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer sends is counted once it is committed, what a consumer receives once its offsets are."""
+"""Messages of a producer count once they are committed, those of a consumer once its offsets are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reports in a simulation: sources with fronts, and queries that run epoch after epoch and crash in between.
+"""Reporters in a simulation: sources with fronts, and queries that run epoch after epoch and crash in between.
 
 An actor's life is a generator that yields where the world may go on or the actor may die; what survives it stands in
 the attributes. They hold to the contract's rules for those who report, except where `Rules` says otherwise.
@@ -47,7 +47,7 @@ class Superseded(Exception):  # noqa: N818 - it happens to good runs
 
 @dataclass(frozen=True)
 class Expected:
-    """How many elements a source says that it sends of a substream."""
+    """The number of elements that a source promises to send of a substream."""
 
     front: str
     substream: Substream
@@ -60,7 +60,7 @@ class Expected:
 
 @dataclass
 class Work:
-    """What a report says: elements sent and received, promises, and substreams closed for a front or expected of it."""
+    """A report's elements sent and received, its promises, and substreams closed for a front or expected of it."""
 
     units: tuple[str, ...]
     sent: list[Element] = field(default_factory=list)
@@ -118,7 +118,7 @@ class Work:
 
 @dataclass
 class Surroundings:
-    """What all actors have around them."""
+    """The surroundings of all actors."""
 
     random: Random
     network: Network
@@ -129,7 +129,7 @@ class Surroundings:
 
 @dataclass
 class Actor:
-    """A producer. What stands here and in subclasses survives a crash."""
+    """A producer. Its attributes, also those of subclasses, survive a crash."""
 
     name: str
     kind: Kind
@@ -314,7 +314,7 @@ class Source(Actor):
 
 @dataclass(frozen=True)
 class Plan:
-    """What an epoch of a query works on, written down before it starts, so that a replay works on the same."""
+    """Work of an epoch of a query, written down before it starts, so that a replay works on the same."""
 
     inputs: list[Element]
     releases: list[Substream]
@@ -524,7 +524,7 @@ def _units(attempts: Sequence[Attempt]) -> tuple[str, ...]:
 
 
 def _pass_on(inputs: Sequence[Element], nonce: str) -> list[tuple[Element, list[Element]]]:
-    """What a stateless query makes of elements: some are tried again, some filtered out, some become two."""
+    """Apply a stateless query to elements: some are tried again, some filtered out, some become two."""
     passed: list[tuple[Element, list[Element]]] = []
     for element in inputs:
         fate = element.chance(nonce)

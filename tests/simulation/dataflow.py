@@ -158,7 +158,7 @@ class Dataflow:
         self.actors.append(source)
 
     def _numbers(self, front: str, elements: list[Element], newcomer: bool) -> list[Expected]:
-        """What a source expects, in the order in which it says so: of some too much at first, and then the truth."""
+        """Return the numbers that a source expects, in their order: of some too much at first, and then the truth."""
         r = self.random
         numbers = [Expected(front, s, sum(e.substream == s for e in elements)) for s in self.counted]
         r.shuffle(numbers)

@@ -1,4 +1,4 @@
-"""What surrounds the actors of a simulation: a tracker behind a bad network, channels, and somebody who knows it all.
+"""Surroundings of the actors of a simulation: a tracker behind a bad network, channels, and an oracle.
 
 The oracle is told where every element really is: what sources will still send, what is under way, what state is kept.
 From that alone it judges each event of the tracker. It knows nothing of labels, accumulators or epochs.
@@ -194,7 +194,7 @@ class Oracle:
                 self.counted_on[element.substream, element.segment] += 1
 
     def has_ended_by_rule(self, substream: Substream, segment: str) -> bool:
-        """Whether the tracker has stopped counting a substream there or upstream, by a rule of the job."""
+        """Return whether the tracker has stopped counting a substream there or upstream, by a rule of the job."""
         return any((substream.scope, substream.name, each) in self.ruled for each in self.upstream[segment])
 
     def passes(self, element: Element, children: Iterable[Element]) -> None:
@@ -295,7 +295,7 @@ class Oracle:
         self.handing_over = self.handed_over = False
 
     def under_way(self) -> list[str]:
-        """What a hand-over waits for: all that was sent and is not kept as state."""
+        """List what a hand-over waits for: all that was sent and is not kept as state."""
         places = {place: left & self.sent for place, left in self._known().items() if place[1] != "st"}
         return [f"{len(left)} of {place}" for place, left in places.items() if left]
 
@@ -364,7 +364,7 @@ class Network:
         self.reported: list[tuple[str, int, Sequence[Element]]] = []  # by sources: producer, epoch, elements
 
     def call(self, command: Command) -> Answer:
-        """Raises `Lost`, or what the tracker does."""
+        """Carry a command to the tracker, or raise `Lost`."""
         chance = self.random.random() / self.failures if self.failures else 1.0
         if chance < 0.4:
             if chance < 0.2:
@@ -384,7 +384,7 @@ class Network:
             self.delayed.append(command)
 
     def late_arrival(self) -> None:
-        """What the network had kept, maybe of a run that is no more, arrives."""
+        """Let a command arrive that the network had kept, maybe of a run that is no more."""
         if self.delayed:
             command = self.delayed.pop(self.random.randrange(len(self.delayed)))
             try:
@@ -394,7 +394,7 @@ class Network:
                     raise
 
     def _is_refused_rightly(self, command: Report | Commit, reason: str) -> bool:
-        """Whether what comes too late, or a second time, may be told so."""
+        """Return whether a command that comes too late, or a second time, may be refused so."""
         if reason == "UNKNOWN_FRONT":  # a copy: the front's source had the answers to all it said when it finished
             return any(promise.front in self.retired for promise in command.promises)
         return reason in ("FENCED", "SEALED", "EPOCH_STAGED", "DRAINED", "EXPECT_CONFLICT")
@@ -434,20 +434,20 @@ class Network:
 
     @property
     def drain_is_asked_for(self) -> bool:
-        """Whether the job is to finish."""
+        """True if the job is to finish."""
         return any(
             isinstance(event.kind, DrainRequested) and event.kind.mode is DrainMode.FINISH for event in self.events
         )
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing is in flight as far as the tracker has been told, in a hand-over."""
+        """True if nothing is in flight as far as the tracker has been told, in a hand-over."""
         return not self.tracker.view(JOB).drain_status().unbalanced_segments
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What those who report hold to, by the contract's numbers. Each can be broken, to see that it is noticed."""
+    """Rules of reporters, by the contract's numbers. Each can be broken, to see that it is noticed."""
 
     sends_before_receiving: bool = True  #: 2: children are reported no later than their parent is received
     promises_after_sending: bool = True  #: 3
@@ -466,7 +466,7 @@ ALL_RULES = Rules()
 
 @dataclass(frozen=True)
 class Kind:
-    """How a producer reports."""
+    """Way of reporting of a producer."""
 
     mode: Mode
     seals: bool = False

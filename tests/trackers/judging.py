@@ -1,4 +1,4 @@
-"""What clients know of the jobs' logs, and what no answer may contradict."""
+"""Clients' knowledge of the jobs' logs, which no answer may contradict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Lost(Exception):  # noqa: N818 - what happens to a call
 
 @dataclass
 class Log:
-    """What clients know of one log."""
+    """Clients' knowledge of one log."""
 
     events: dict[int, Event] = field(default_factory=dict)
     committed: dict[str, int] = field(default_factory=dict)

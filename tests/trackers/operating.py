@@ -39,7 +39,7 @@ class Operator:
 
     @property
     def holds(self) -> bool:
-        """Whether trackers are kept from starting, as long as it works."""
+        """True if trackers are kept from starting, as long as it works."""
         return self._holds and self._works and not self.process.killed
 
     def back_up(self) -> None:

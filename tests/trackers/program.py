@@ -90,7 +90,7 @@ class Tracker:
 
     @property
     def lives(self) -> bool:
-        """Whether its process runs."""
+        """True if the process runs."""
         return not self.ended and not self.process.killed
 
     @property

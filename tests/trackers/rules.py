@@ -1,4 +1,4 @@
-"""What a job's log may say of its substreams' ends: which rules it has, and what its reporters have sent by then.
+"""Possible ends of substreams in a job's log: by the rules it has, and by what its reporters have sent by then.
 
 Of each substream every reporter sends one element, in one epoch, and receives it (in the next one, if the job has
 rules), with a child on the second segment. So an end that is complete has an element of each reporter; one by a rule
@@ -64,7 +64,7 @@ class Rules:
 
     @property
     def any(self) -> bool:
-        """Whether there is any."""
+        """True if there is any rule."""
         return self != Rules()
 
     @property
@@ -91,7 +91,7 @@ class Rules:
 
 @dataclass
 class Sent:
-    """What reporters have sent, and when they first tried to, in ns since 1970.
+    """Sent elements of reporters, and when they first tried to, in ns since 1970.
 
     Args:
         rules: of the job.

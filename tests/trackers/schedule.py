@@ -131,7 +131,7 @@ class Schedule:
 
     @property
     def is_inside(self) -> bool:
-        """Whether a thread of the simulation asks."""
+        """True if a thread of the simulation asks."""
         return _HERE.strand is not None
 
     def given_back(self) -> None:

@@ -34,7 +34,7 @@ _OUTSIDE = "outside"  # the name of connections that are not the trackers'
 
 
 class Store(Protocol):
-    """What keeps a journal."""
+    """A store of a journal."""
 
     alone: bool  #: whether it comes back older, or loses something, only while no tracker uses it
     machines: Machines

@@ -183,7 +183,7 @@ class World:
         while True:
             self.schedule.pause(self.schedule.random.choice((0.05, 0.3, 1.0)))
             known = {log_id: (log.last, dict(log.committed), dict(log.runs)) for log_id, log in self.logs.items()}
-            # Who starts on an emptied store knows of nothing until a tracker that knows has had time to look.
+            # A tracker that starts on an emptied store knows of nothing until one that knows has had time to look.
             may_know = not self._unsettled or self.schedule.now - self._damaged_at > 2 * LEASE_S
             had = self.defined and not self.accepted and may_know
             after = self.schedule.random.choice((0, max((last for last, _, _ in known.values()), default=0)))
