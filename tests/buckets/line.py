@@ -57,7 +57,7 @@ class Line:
         self._loop.close()
 
     def count(self, since: int = 0, below: str = "") -> Counter[str]:
-        """How many requests of each kind there were of paths with some text."""
+        """Count the requests of each kind on paths with some text."""
         return Counter(request.kind for request in self.asked[since:] if below in request.path)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -59,7 +59,7 @@ class Shop:
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
     def released(self) -> list[Result]:
-        """What the table has, read without Spark."""
+        """Return the rows of the table, read without Spark."""
         rows = self._delta() if self._kind == "delta" else self._iceberg()
         return sorted((r["tenant"], str(r["window"]["start"])[:13], r["kind"], r["rows"], r["amount"]) for r in rows)
 
@@ -87,7 +87,7 @@ class Shop:
 
 
 def wanted(feed: Feed) -> list[Result]:
-    """What a batch over all rows gives."""
+    """Return the results of a batch over all rows."""
     sums: dict[tuple[str, str, str], tuple[int, int]] = {}
     for each in feed.rows:
         key = (each["tenant"], each["ts"][:13], each["kind"])

@@ -32,7 +32,7 @@ def table(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def batch(feed: Feed, spark: SparkSession) -> list[tuple[Any, ...]]:
-    """What a batch makes of all rows."""
+    """Return the results of a batch over all rows."""
     return table(feed.batch(spark).groupBy("tenant", F.window("ts", "1 hour"), "kind").agg(*_named()))
 
 
@@ -101,7 +101,7 @@ def test_a_batch_asks_its_store_rarely_and_lists_nothing(
 
 
 def _ours(request: Request) -> bool:
-    """Whether a request is this package's: Spark never looks into `tracker` but for rows of the state."""
+    """Return whether a request is this package's: Spark never looks into `tracker` but for rows of the state."""
     own = any(part in request.path for part in ("/tracker/", "/out/", "/receipts/", "?delete"))
     looked = request.kind == "GET" and ("/commits/" in request.path or "/offsets/" in request.path)
     return looked or (own and not (request.kind in ("HEAD", "GET", "LIST") and ".parquet" in request.path))

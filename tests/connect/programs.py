@@ -84,7 +84,7 @@ def detached(it: Application) -> None:
 
 
 def dry(it: Application) -> None:
-    """Promises are judged on the rows of the feed, which arrive three minutes after their time."""
+    """Judge promises on the rows of the feed, which arrive three minutes after their time."""
     rows = Feed(it.path / "raw").batch(it.spark).withColumn("arrived", F.col("ts") + F.expr("INTERVAL 3 MINUTES"))
     (it.path / "dry.json").write_text(json.dumps(replay(rows, "ts", "arrived", "tenant").document()))
 

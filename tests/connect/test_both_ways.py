@@ -1,7 +1,7 @@
 """Tests of folders that use the public interface, with sessions of Spark Connect in place of classic ones.
 
 Each file runs as it stands, in a process of its own, with sessions of the server that the option `--connect` names.
-What is refused there by name is skipped, and so is what reaches into the process in which batches run.
+Tests of features that Connect refuses by name are skipped, and so are those that reach into the process of batches.
 """
 
 from __future__ import annotations

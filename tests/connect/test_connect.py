@@ -32,7 +32,7 @@ def put(feed: Feed, hour: int, rows: int = 10) -> None:
 
 
 def wanted(feed: Feed) -> list[Result]:
-    """What a batch over all rows gives."""
+    """Return the results of a batch over all rows."""
     sums: dict[tuple[str, str, str], tuple[int, int]] = {}
     for each in feed.rows:
         if each["amount"] <= 6:
@@ -43,7 +43,7 @@ def wanted(feed: Feed) -> list[Result]:
 
 
 def released(path: Path) -> list[Result]:
-    """What was released."""
+    """Return the results that were released."""
     if not any(path.glob("epoch=*/*.parquet")):
         return []
     table = ds.dataset(sorted(map(str, path.glob("epoch=*/*.parquet")))).to_table().to_pylist()

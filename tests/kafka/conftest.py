@@ -33,7 +33,7 @@ def topic(broker: Kafka) -> str:
 
 
 def write_numbers(spark: SparkSession, broker: Kafka, topic: str, count: int) -> list[str]:
-    """Writes the numbers below one as values of a topic, and returns them in order."""
+    """Write the numbers below one as values of a topic, and return them in order."""
     numbers = [str(number) for number in range(count)]
     rows = spark.createDataFrame([(number,) for number in numbers], "value string")
     rows.write.format("kafka").option("kafka.bootstrap.servers", broker.servers).option("topic", topic).save()

@@ -72,7 +72,7 @@ class Pipeline:
         return [str(path) for path in (self.path / "cp2" / "tracker" / "late").glob("*/*")]
 
     def kept(self) -> Any:
-        """What the receiver still remembers of single labels."""
+        """Return the single labels that the receiver still remembers."""
         versions = sorted((self.path / "clean" / "received").glob("*/version-*.json"))
         return json.loads(versions[-1].read_text())["incomplete"]
 

@@ -68,7 +68,7 @@ def test_the_newest_record_of_a_key_equals_a_batch_until_the_end(
         assert finals == {key for key in known if key[0] in ended}
         shown = counted(values)
         for key in known.keys() | shown.keys():
-            # What is open is shown with the next batch, which an end may have begun.
+            # Open substreams are shown with the next batch, which an end may have begun.
             allowed = [known[key]] if key in finals else [known[key], before.get(key)]
             assert shown.get(key) in allowed
     assert sum(value["final"] for value in values) == len(finals), "each is final once"

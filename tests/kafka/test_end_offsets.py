@@ -147,7 +147,7 @@ def test_an_end_is_reached_by_positions_of_all_its_partitions(tmp_path: Path, sp
 
 
 def reaches(path: Path, ends: dict[str, dict[int, int]], *sources: str) -> bool:
-    """Whether a query finishes a hand-off with a batch whose sources are at these positions."""
+    """Return whether a query finishes a hand-off with a batch whose sources are at these positions."""
     front = EndOffsets(ends)
     front.name = "in"
     living = front.live(None)  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ def test_a_table_tells_which_windows_have_all_of_their_results(
 
 
 class TestSink:
-    """What commits carry, without a query."""
+    """The properties that commits carry, without a query."""
 
     @pytest.fixture
     def write(self, spark: SparkSession, table: tuple[str, str]) -> Callable[..., None]:

@@ -29,7 +29,7 @@ def read(spark: SparkSession, broker: Kafka, topic: str, **options: str) -> Data
 
 
 def send(spark: SparkSession, broker: Kafka, topic: str, *rows: tuple[str, str, bool]) -> None:
-    """Records of a tenant, a minute and whether it is the last of its hour."""
+    """Send records of a tenant, a minute and whether it is the last of its hour."""
     times = [(tenant, f"2024-01-01 00:{minute}:00", last) for tenant, minute, last in rows]
     values = spark.createDataFrame(times, "tenant string, ts string, is_last boolean").select(
         F.to_json(F.struct("*")).alias("value")

@@ -24,7 +24,7 @@ Connect = Callable[[], Any]
 
 @pytest.fixture(params=[pytest.param("sqlite3", marks=pytest.mark.thorough), "psycopg"])
 def database(request: pytest.FixtureRequest, postgres: Postgres, tmp_path: Path) -> tuple[Connect, str]:
-    """What connects to a database, and how its driver writes a parameter."""
+    """Return a function that connects to a database, and how its driver writes a parameter."""
     if request.param == "sqlite3":
         return lambda: sqlite3.connect(tmp_path / "results.db"), "?"
     return lambda: psycopg.connect(postgres.dsn), "%s"

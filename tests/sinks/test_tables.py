@@ -32,7 +32,7 @@ def by_tenant(results: DataFrame) -> DataFrame:
 
 
 def run(spark: SparkSession, address: str, feed: Feed, path: Path, job: str, sink: Any) -> None:
-    """Releases all there is, by tenant, hour and kind, into a sink."""
+    """Release all there is, by tenant, hour and kind, into a sink."""
     tracking = Tracking(spark, job, address)
     source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
     released = tracking.release(source, ["kind"], aggs={"rows": F.count("*"), "amount": F.sum("amount")})

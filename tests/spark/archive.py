@@ -17,7 +17,7 @@ from tests.classes import OPTIONS, QUICK
 
 
 def make(target: Path, master: str) -> None:
-    """Has a JVM do a little of everything, and write at its end what it has loaded."""
+    """Have a JVM do a little of everything, and write at its end what it has loaded."""
     os.environ[OPTIONS] = f"{QUICK} -XX:ArchiveClassesAtExit={target} -Xlog:cds*=off"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", False)

@@ -145,7 +145,7 @@ def feed(tmp_path: Path) -> Feed:
 
 @pytest.fixture
 def conf(spark: SparkSession) -> Iterator[Any]:
-    """Sets what a test needs of the session, and puts it back."""
+    """Set what a test needs of the session, and put it back."""
     before: dict[str, str | None] = {}
 
     def set_conf(key: str, value: str) -> None:

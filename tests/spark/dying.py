@@ -43,7 +43,7 @@ class Driver:
 
     @contextmanager
     def living(self, dies_at: int | None = None) -> Iterator[None]:
-        """What is done meanwhile are its steps.
+        """Count what is done meanwhile as the driver's steps.
 
         Args:
             dies_at: the number of the step that it does not take any more; None: it lives.

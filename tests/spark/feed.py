@@ -18,7 +18,7 @@ START = datetime(2024, 1, 1)
 
 
 def appear(path: Path, rows: Iterable[Mapping[str, Any]], written: float) -> None:
-    """Rows appear at once, in a file of their own.
+    """Write rows that appear at once, in a file of their own.
 
     Spark takes files by their time, in milliseconds: two of the same would come in any order.
 
@@ -44,7 +44,7 @@ class Feed:
         self.rows: list[dict[str, Any]] = []
 
     def put(self, *rows: Mapping[str, Any]) -> None:
-        """Publishes rows, in a file of their own."""
+        """Publish rows, in a file of their own."""
         self.files += 1
         appear(self.path / f"{self.files:06d}.json", rows, self._since + self.files)
         self.rows.extend(dict(row) for row in rows)
@@ -90,7 +90,7 @@ def put_hours(feed: Feed, number: int) -> None:
 
 
 def rows_of(path: Path | str, spark: SparkSession, *columns: str) -> list[tuple[Any, ...]]:
-    """What a table of files holds, sorted; nothing if it does not exist yet."""
+    """Return the sorted rows of a table of files; none if it does not exist yet."""
     if not any(Path(path).glob("epoch=*")):
         return []
     return sorted(tuple(r) for r in spark.read.parquet(str(path)).select(*columns).collect())

@@ -96,7 +96,7 @@ def live(
     sink: Any = None,
     results: Results | None = None,
 ) -> None:
-    """Rows go through a channel into a release; queries are stopped, started and drained; all is there at the end.
+    """Send rows through a channel into a release; queries are stopped, started and drained; all is there at the end.
 
     Args:
         names: of columns, segments and tenants.

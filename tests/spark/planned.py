@@ -26,7 +26,7 @@ from tests.spark.feed import SCHEMA, Feed
 
 
 def reader_of(plan: QueryPlan, spark: SparkSession, rows: Path) -> Reader:
-    """What reads the plan's stream here."""
+    """Return the reader of the plan's stream here."""
     source = plan.stream.input
     if isinstance(source, Received):
         return ChannelReader(spark, source.channel, None)
@@ -47,7 +47,7 @@ def release(function: PlannedQuery) -> None:
 
 
 def streamed(plan: QueryPlan, spark: SparkSession, rows: Path) -> None:
-    """Processes all that there is by a query of Spark's, whose batches are given to the plan."""
+    """Process all that there is by a query of Spark's, whose batches are given to the plan."""
     read = reader_of(plan, spark, rows).stream(plan.counting().observed)
     function = PlannedQuery(plan)
     writing = read.writeStream.foreachBatch(function).option("checkpointLocation", str(plan.checkpoint))
@@ -59,7 +59,7 @@ def streamed(plan: QueryPlan, spark: SparkSession, rows: Path) -> None:
 
 
 def driven(plan: QueryPlan, spark: SparkSession, rows: Path) -> None:
-    """Processes a batch for each file, and commits each as Spark does."""
+    """Process a batch for each file, and commit each as Spark does."""
     function = PlannedQuery(plan)
     checkpoint = Path(str(plan.checkpoint))
     for log in ("offsets", "commits"):

@@ -1,4 +1,4 @@
-"""What tests do to a release's state."""
+"""A release's state, as tests change it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def hinder(state: Path, restarts: int = 0) -> Path:
-    """Puts a directory where the next version would be published, so that its batch does everything but that.
+    """Put a directory where the next version would be published, so that its batch does everything but that.
 
     Args:
         state: the state's directory.

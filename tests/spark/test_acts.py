@@ -1,4 +1,4 @@
-"""What ends while no batch comes: it is released between two batches, once, whatever happens there."""
+"""Substreams that end while no batch comes are released between two batches, once, whatever happens there."""
 
 from __future__ import annotations
 

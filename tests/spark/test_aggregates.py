@@ -112,7 +112,7 @@ def ansi(spark: SparkSession) -> Iterator[Any]:
 
 
 class _Input:
-    """What a release needs of a stream's input, for plans alone."""
+    """The part of a stream's input that a release needs, for plans alone."""
 
     segment = "in"
     rule = Named("g")
@@ -145,7 +145,7 @@ def release_of(rows: DataFrame, made: dict[str, Any], on_overflow: Any = "fail")
 
 
 def released(release: Aggregation, rows: DataFrame, path: Path) -> DataFrame:
-    """What a release makes of batches: written one by one, some merged, then all."""
+    """Return the results of a release over batches: written one by one, some merged, then all."""
     spark = rows.sparkSession
 
     def merge(some: list[str]) -> DataFrame:
@@ -217,7 +217,7 @@ def compare(rows: DataFrame, made: dict[str, Aggregate], path: Path, batches: li
 
 
 def cancels(name: str, batches: list[list[str | None]], *results: Any) -> bool:
-    """Whether two results differ by no more than doubles round products of which large ones cancel."""
+    """Return whether two results differ by no more than doubles round products of which large ones cancel."""
     if name not in ("covar_pop", "covar_samp") or not all(isinstance(each, float) for each in results):
         return False
     largest = max(abs(float(value.strip("'"))) for batch in batches for value in batch if value is not None)
@@ -225,7 +225,7 @@ def cancels(name: str, batches: list[list[str | None]], *results: Any) -> bool:
 
 
 def depends_on_order(name: str, kind: T.DataType, batches: list[list[str | None]]) -> bool:
-    """Whether Spark's own answer depends on the order of the rows, since sums overflow on the way and come back."""
+    """Return whether Spark's own answer depends on the rows' order, since sums overflow on the way and come back."""
     if name not in ("sum", "avg", "some", "ratio", "difference"):
         return False
     with localcontext() as context:
@@ -320,7 +320,7 @@ MAY_FAIL = {
     *("percentile", "median", "some", "ratio", "difference"),
 }
 OF_NO_TYPE = {"greatest by itself", "pairs"}
-#: What Spark aggregates, and a release refuses.
+#: Aggregates of Spark that a release refuses.
 REFUSED = {
     "map<string,int>": {"count_distinct", "approx_count_distinct", "pairs"},
     "string collate UTF8_LCASE": {"count_distinct", "approx_count_distinct", "pairs"},

@@ -69,7 +69,7 @@ class Job:
         return [(r[0], r[1].hour, r[2]) for r in rows_of(self.out, self.spark, "tenant", "window.start", "rows")]
 
     def refusal(self, raw: Any = None) -> str:
-        """What the next start, or its first batch, is refused with."""
+        """Return the refusal of the next start, or of its first batch."""
         tracking = None
         try:
             tracking = self.start(raw)
@@ -248,7 +248,7 @@ def test_a_rare_nightly_run_releases_what_ended_the_night_before(
 def test_a_release_that_was_away_for_long_finds_its_ends(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, lost: bool
 ) -> None:
-    """Its subscription keeps them; if that is gone, too, it asks for the substreams of its state."""
+    """The release's subscription keeps them; if that is gone, too, it asks for the substreams of its state."""
     rules = {"retention": SHORT, "segments": {"in": []}, "fronts": ["in", "other"]}
     kept = Job(spark, tracker, job, feed, tmp_path, **rules)
     feed.put(row(1, 1), row(2, 2, last=True), row(3, 61, last=True), row(4, 121, last=True), row(5, 181, last=True))

@@ -55,7 +55,7 @@ def advised(message: str) -> str:
 
 
 def published(path: Path) -> list[str]:
-    """What can be seen of channels, outboxes, results, late rows and receipts under a path: directories that stand."""
+    """List the published directories of channels, outboxes, results, late rows and receipts under a path."""
     return sorted(
         str(found.relative_to(path))
         for found in path.rglob("*")
@@ -150,7 +150,7 @@ def test_bad_rows_fail_the_batch_and_the_advice_repairs_it(life: Life) -> None:
     feed.put(made(4), *(made(10 + n, **{"tenant": "a", **bad}) for n, bad in enumerate(BAD.values())), made(5, "b"))
     if life.way != "function":
         message = failing(life.start())
-        # What had ended before may come out in a batch of its own; of the one that failed nothing does.
+        # Substreams that ended before may come out in a batch of their own; of the one that failed nothing does.
         new = {name for name in set(published(path)) - set(before) if "clean" in name or "late" in name}
         assert not new
         for fault in BAD:

@@ -66,7 +66,7 @@ def micros(moment: datetime) -> int:
 
 @cache
 def starts(length: str, first: str | None, zone: str, hours: int) -> list[int]:
-    """When windows begin: Python's own time zones tell when a clock shows it first."""
+    """Return when windows begin: Python's own time zones tell when a clock shows it first."""
     begin = [datetime.combine(day, datetime.min.time()) + timedelta(hours=hours) for day in first_days(length, first)]
     return [micros(each.replace(tzinfo=ZoneInfo(zone))) for each in begin]
 

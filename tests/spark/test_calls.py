@@ -1,4 +1,4 @@
-"""What a batch costs beyond its rows: calls into the JVM, each some 0.1 ms, which small batches notice."""
+"""Cost of a batch beyond its rows: calls into the JVM, each some 0.1 ms, which small batches notice."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def test_a_batch_makes_no_column_that_the_one_before_has_made(
         tracking.process_all_available()
     tracking.stop()
     of_plans = {module: number for module, number in calls.items() if module.startswith("plan/")}
-    # What is left puts columns that are there into the plans of the two queries' batches: a call or two for each step.
+    # The other calls put present columns into the plans of the two queries' batches: a call or two for each step.
     assert sum(of_plans.values()) / BATCHES <= 20, of_plans

@@ -49,7 +49,7 @@ class Source:
         self.runs = 0
 
     def begin(self, deployment: str, schedule: Schedule) -> Run:
-        """Starts the query, as far as the tracker sees it."""
+        """Start the query, as far as the tracker sees it."""
         fronts = {each: [each] for each in self.segments}
         self.client.define_job(
             JobSpec(job=self.job, deployment=deployment, segments={each: [] for each in self.segments}, fronts=fronts)
@@ -88,7 +88,7 @@ class Source:
         assert self.client.job(self.job).drain.state is DrainState.DRAINED
 
     def accounts(self) -> dict[tuple[str, int], tuple[int | None, int]]:
-        """What is expected and what was sent of what is open, by tenant and hour."""
+        """Return the expected and the sent elements of what is open, by tenant and hour."""
         return {
             (status.scope, datetime.fromisoformat(status.name.split("/")[0]).hour): (account.expected, account.sent)
             for status in self.client.substreams(self.job)
@@ -203,7 +203,7 @@ def test_counts_excluded_before_are_refused_in_the_next_deployment(source: Sourc
 
 
 def test_a_checkpoint_of_before_goes_on(source: Source) -> None:
-    """Its files do not say between which drains their deployments were."""
+    """The checkpoint's files have no record of the drains between their deployments."""
     run = source.begin("1", by_table(COUNTS))
     source.send(run, a=3, b=1)
     _as_before(source.path)

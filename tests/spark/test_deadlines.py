@@ -38,7 +38,7 @@ class Hourly:
         return [(tenant, (start - START) // timedelta(hours=1), *rest) for tenant, start, *rest in rows]
 
     def becomes(self, spark: SparkSession, *expected: tuple[Any, ...]) -> None:
-        """Waits until these are the results, and processes what there is meanwhile."""
+        """Wait until these are the results, and process what there is meanwhile."""
 
         def there() -> bool:
             self.tracking.process_all_available()

@@ -30,7 +30,7 @@ def query(rule: Substreams = HOURS, **aspects: object) -> Mapping[str, object]:
 
 
 def refused(path: Path, now: Mapping[str, object], kept: int) -> str:
-    """Why a query cannot go on from a checkpoint of `query()`; empty: it can."""
+    """Return why a query cannot go on from a checkpoint of `query()`; empty: it can."""
     declared.write(Folder(path / "tracker"), query())
     try:
         declared.checked(Folder(path), "", now, kept, None)

@@ -241,7 +241,7 @@ class Pause:
 
 
 class Acting:
-    """What a driver does, in a thread of its own."""
+    """An act of a driver, in a thread of its own."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act
@@ -256,7 +256,7 @@ class Acting:
             self._said = str(error)
 
     def refusal(self) -> str:
-        """Why it was not allowed to."""
+        """Return why the driver was not allowed to act."""
         self._thread.join(600)
         return self._said
 

@@ -1,4 +1,4 @@
-"""Which drain a query is asked for, and letting go of events while the tracker is away."""
+"""The drain that a query is asked for, and letting go of events while the tracker is away."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Lives of a job, drawn: which windows, promises, ways and results it has, and what happens to it, all at once.
 
-Each feature has tests of its own. What these tests would find is what two features do to each other. Whatever is drawn,
+Each feature has tests of its own. These tests look for what two features do to each other. In every life,
 the results are those of a batch over all rows, each is out once, and what is out stays as it is.
 """
 
@@ -92,7 +92,7 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Life:
-    """What was drawn.
+    """A drawn life.
 
     Attributes:
         kind: of windows.
@@ -204,7 +204,7 @@ class Job:
         return batches
 
     def mark(self) -> None:
-        """Marks the row of each substream that comes last."""
+        """Mark the row of each substream that comes last."""
         window = self.kind.batchs()
         named = self.timed(table(self.spark, self.all_rows)).withColumn("window", window[0] if window else F.lit(None))
         name = F.col("window.start") if window else F.col("part")
@@ -306,7 +306,7 @@ class Job:
     # ---------------------------------------------------------------- what comes of it
 
     def results(self, name: str) -> list[tuple[Any, ...]]:
-        """What is out."""
+        """Return the results that are out."""
         values = {"aggs": ["n", "ids", "twos"], "rows": ["row_id", "twice"], "function": ["n", "ids", "middle"]}[name]
         return rows_of(self.path / f"out {name}", self.spark, *self.names, "kind", *values)
 

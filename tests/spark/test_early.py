@@ -59,7 +59,7 @@ def released(tracking: Tracking, feed: Feed, spark: SparkSession, early: str = "
 
 
 def by_key(rows: DataFrame) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """What a batch makes of rows."""
+    """Return the results of a batch."""
     grouped = rows.groupBy("tenant", "kind").agg(F.count("*"), F.sum("amount")).collect()
     return {(tenant, kind): (n, amount) for tenant, kind, n, amount in grouped}
 
@@ -127,7 +127,7 @@ def tables(connect: Any) -> Tables:
 
 
 def shown(path: Path) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """What the table has: n, amount and whether it is final, by tenant and kind."""
+    """Return the table's rows: n, amount and whether it is final, by tenant and kind."""
     with closing(sqlite3.connect(path)) as connection:
         found = connection.execute("select tenant, kind, n, amount, final from daily").fetchall()
     return {(tenant, kind): (n, amount, bool(final)) for tenant, kind, n, amount, final in found}

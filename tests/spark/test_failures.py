@@ -1,4 +1,4 @@
-"""What dies while queries run: the tracker, and Spark's driver. Every result is there once, equal to a batch's."""
+"""Deaths while queries run: of the tracker, and of Spark's driver. Every result is there once, equal to a batch's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pipeline(spark: SparkSession, address: str, feed: Feed, path: Path, job: str
 
 
 def put_all(feed: Feed, files: int, seed: int) -> None:
-    """Files of rows of three tenants and four hours; the last file marks the end of each."""
+    """Put files of rows of three tenants and four hours; the last file marks the end of each."""
     rng = random.Random(seed)
     for _ in range(files):
         put_rows(feed, rng)
@@ -69,7 +69,7 @@ def put_marks(feed: Feed) -> None:
 
 
 def receipts(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
-    """What the receipts say of each substream: how often it was released, with how many rows and results."""
+    """Return the receipts of each substream: how often it was released, with how many rows and results."""
     table = spark.read.parquet(str(path / "receipts")).groupBy("scope", "end_time")
     return sorted(tuple(r) for r in table.agg(F.count("*"), F.sum("rows"), F.sum("results")).collect())
 
@@ -129,7 +129,7 @@ def test_a_driver_that_is_killed_goes_on_from_its_checkpoints(
     put = 0
 
     def run(stop_after: int | None) -> int:
-        """Runs the driver, and kills it soon after it has planned so many batches more; its exit status.
+        """Run the driver, and kill it soon after it has planned so many batches more. Return its exit status.
 
         Until it is killed it never lacks rows, however fast it is; without `stop_after` it comes to its end.
         """

@@ -29,7 +29,7 @@ MANAGERS = ["FileSystemBasedCheckpointFileManager", "FileContextBasedCheckpointF
 
 
 def leave_unfinished(spark: SparkSession, manager: str, entry: Path, kept: list[Any]) -> None:
-    """What Spark itself has on the disk while it writes an entry of a log: made by the class that writes it."""
+    """Leave what Spark itself has on the disk while it writes an entry of a log: made by the class that writes it."""
     jvm: Any = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path(str(entry))
     made = getattr(jvm, f"org.apache.spark.sql.execution.{LOG_PACKAGE}.{manager}")(
@@ -88,7 +88,7 @@ class Job:
         self.release(received, "cp2")
 
     def finish(self) -> None:
-        """Its source has sent everything."""
+        """Finish the front: its source has sent everything."""
         front = next(live.front for query in self.tracking._running.queries for live in query.fronts)
         self.tracking._running.finish(front)
 

@@ -62,7 +62,7 @@ class Book(Place):
 
 
 def pages(path: Path) -> list[tuple[str, str, int]]:
-    """What is in a book, page by page: the ink, the kind and the number of rows."""
+    """Return a book's content, page by page: the ink, the kind and the number of rows."""
     written = [json.loads(page.read_text()) for page in sorted(path.glob("page-*.json"))]
     return sorted(
         (page["ink"], json.loads(each)["kind"], json.loads(each)["n"]) for page in written for each in page["rows"]

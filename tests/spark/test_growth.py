@@ -39,7 +39,7 @@ class Rows:
 
 
 def size(path: Path) -> tuple[int, int]:
-    """Files beneath a directory, and their bytes."""
+    """Return the number of files beneath a directory, and of their bytes."""
     files = [found for found in path.rglob("*") if found.is_file()]
     return len(files), sum(found.stat().st_size for found in files)
 

@@ -212,7 +212,7 @@ def test_a_hand_over_cancelled_after_sources_stopped_leaves_the_job_startable(
 
 
 def missing(tracking: Tracking) -> str:
-    """What the queries here wait for."""
+    """Return what the queries here wait for."""
     return "; ".join(each.missing for each in tracking._running.followed if each.missing)
 
 

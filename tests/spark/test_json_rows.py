@@ -1,4 +1,4 @@
-"""What a row's columns are called makes no difference to what JSON carries of them."""
+"""The names of a row's columns make no difference to what JSON carries of them."""
 
 from __future__ import annotations
 

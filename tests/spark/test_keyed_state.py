@@ -88,7 +88,7 @@ def start(tracking: Tracking, stream: Any, path: Path) -> Any:
 
 
 def state_rows(query: Any) -> int:
-    """How many rows Spark's state store has."""
+    """Return the number of rows in Spark's state store."""
     return int(query.lastProgress["stateOperators"][0]["numRowsTotal"])
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 def entries(path: Path) -> list[str]:
-    """What is directly in a directory, but for its owner's name and the counts for the ledger."""
+    """List a directory's entries, but for its owner's name and the counts for the ledger."""
     return sorted(found.name for found in path.iterdir() if found.name[0] != "_") if path.exists() else []
 
 

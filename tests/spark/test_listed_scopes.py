@@ -98,7 +98,7 @@ def test_a_listed_tenant_without_rows_is_shown_and_explained(feed: Feed, starts:
 
 @pytest.mark.thorough
 def test_a_listed_tenant_without_rows_becomes_idle_like_any_other(feed: Feed, starts: Starts) -> None:
-    """Its end names it. When it comes at last, its windows count as anybody's."""
+    """The tenant's end names it. When its rows come at last, its windows count as anybody's."""
     tenants = starts(scopes=["a", "silent"], idle_after="1 second")
     feed.put(row(1, 1))
     tenants.goes_on()

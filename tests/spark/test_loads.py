@@ -66,7 +66,7 @@ def out(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
 
 
 def of_batch(spark: SparkSession, path: Path, *loads: str) -> list[tuple[Any, ...]]:
-    """What those loads come to as a batch."""
+    """Return the results of a batch over those loads."""
     raw = spark.read.schema("amount long, shop string, load string").parquet(str(path / "in"))
     found = raw.groupBy("shop", "load").agg(F.count("*"), F.sum("amount")).collect()
     return sorted(tuple(r) for r in found if f"{r[0]}/{r[1]}" in loads)
@@ -149,7 +149,7 @@ def test_a_file_replaced_after_reading_completes_no_load(
     kind: str,
     again: bool,
 ) -> None:
-    """Its new rows are as many, so that counts tell nothing; the load beside it ends as always."""
+    """The file's new rows are as many, so that counts tell nothing; the load beside it ends as always."""
     place = tmp_path / "in" / "shop=berlin"
     (tmp_path / "manifests").mkdir()
     front: Front = SuccessMarkers(tmp_path / "in", "load", "shop", refresh=0.05)
@@ -264,7 +264,7 @@ class NoRows:
 
 
 def found(front: Any, rule: Substreams) -> Callable[[], dict[str, int]]:
-    """What a front finds; each call looks again and returns what is new."""
+    """Return a function that looks again and returns the new counts of a front."""
     nothing: Any = None
     front.bind(SourceRows("in", NoRows, rule, nothing, nothing, None))  # type: ignore[arg-type]
     living: Any = front.live(nothing)

@@ -1,4 +1,4 @@
-"""What a query that has ended leaves in memory: nothing, neither in the driver's JVM nor in its Python."""
+"""Memory of a query that has ended: nothing is left, neither in the driver's JVM nor in its Python."""
 
 from __future__ import annotations
 

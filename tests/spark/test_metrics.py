@@ -1,4 +1,4 @@
-"""What a driver counts, against what its queries did."""
+"""Counts of a driver, against what its queries did."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_the_windows_of_another_source_stay_open_and_take_in_more_rows(tracker: 
 def test_a_scope_that_another_source_has_windows_of_is_refused(
     tracker: LocalTracker, end: int, rules: dict[str, Substreams]
 ) -> None:
-    """Its rows of the hours that are moved may still come: they would be late."""
+    """The other source's rows of the hours that are moved may still come: they would be late."""
     batch(tracker, "orders", {"a": 3, "c": 1})
     batch(tracker, "clicks", {"a": 2}, end=end)
     before = opened(tracker), events(tracker), tracker.client.job("shop").producers

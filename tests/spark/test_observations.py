@@ -1,4 +1,4 @@
-"""What a front needs of a batch's rows is seen while they are read; and if it was not, they are read for it."""
+"""Observations for a front are made while a batch's rows are read; and if not, they are read for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIDNIGHT = (START - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any] | None]:
-    """What the plans of the batches said."""
+    """Return a list that grows by what the plan of each batch has observed."""
     said: list[dict[str, Any] | None] = []
 
     def listening(*args: Any) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ TENANTS = 12
 
 
 class Play:
-    """What happens to each tenant: rows in some batches, a mark in one, and in one a second front that closes it."""
+    """A play for each tenant: rows in some batches, a mark in one, and in one a second front that closes it."""
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -62,7 +62,7 @@ class Play:
 
 
 def late_of(tracking: Tracking, checkpoint: Path) -> dict[str, int]:
-    """How many rows of each tenant were set aside."""
+    """Count the rows of each tenant that were set aside."""
     late: dict[str, int] = {}
     for found in tracking.late(str(checkpoint)).collect():
         rows = 1 if found["kind"] == "row" else json.loads(found["data"])["rows"]

@@ -70,7 +70,7 @@ class Life:
         self.queries.append(writer.start(self.path / "out"))
 
     def rows(self, *given: tuple[str, int], last: bool = False) -> None:
-        """Rows come, of (tenant, hour), in a file, which is a batch; with `last` each is the last one of its hour."""
+        """Put rows, of (tenant, hour), in a file, which is a batch; with `last` each is the last one of its hour."""
         first, self.number = self.number, self.number + len(given)
         self.feed.put(*(row(first + n, 60 * hour + 1, tenant, last=last) for n, (tenant, hour) in enumerate(given)))
         for query in self.queries:
@@ -224,7 +224,7 @@ def test_a_run_that_ends_by_itself_releases_what_it_has_kept(
 
 
 def drawn(seed: int, life: Life, driver: Driver) -> list[str]:
-    """What happens to a job, drawn: rows, late ones among them, come while tracker and driver die and start again."""
+    """Draw a job's life: rows, late ones among them, come while tracker and driver die and start again."""
     choose = random.Random(seed)
     happened: list[str] = []
 

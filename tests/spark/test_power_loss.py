@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 
 class Disk:
-    """What has reached the disk below a directory, by this process."""
+    """The part of a directory's content that has reached the disk, by this process."""
 
     def __init__(self, live: Path) -> None:
         self._live = live

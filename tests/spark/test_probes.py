@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def fails_at_first(row_id: int) -> bool:
-    """Fails the first attempt of the task that meets row 3."""
+    """Fail the first attempt of the task that meets row 3."""
     task = TaskContext.get()
     assert task is not None
     if row_id == 3 and task.attemptNumber() == 0:

@@ -19,7 +19,7 @@ from tracker.client import TrackerClient
 
 pytestmark = pytest.mark.spark
 
-#: What docs/howto/receipts.md says: the labels of a source's rows, and those of their children on a channel.
+#: By docs/howto/receipts.md: the labels of a source's rows, and those of their children on a channel.
 LABEL = "coalesce(nullif(xxhash64('{job}', row_id), 0L), 1L)"
 CHILD = "coalesce(nullif(xxhash64({label}, 'clean'), 0L), 1L)"
 
@@ -29,7 +29,7 @@ def receipts_of(path: Path, spark: SparkSession) -> list[Any]:
 
 
 def by_hour(rows: DataFrame, label: str) -> dict[tuple[str, Any], tuple[int, int]]:
-    """What an auditor computes from the raw input: rows, and the XOR of their labels."""
+    """Return what an auditor computes from the raw input: rows, and the XOR of their labels."""
     grouped = rows.groupBy("tenant", F.window("ts", "1 hour")).agg(F.count("*"), F.expr(f"bit_xor({label})"))
     return {(tenant, window.end): (count, xor) for tenant, window, count, xor in grouped.collect()}
 

@@ -1,4 +1,4 @@
-"""What cannot be right is refused where it is declared or started, in words that say what to do."""
+"""Declarations that cannot be right are refused where they are declared or started, in words that say what to do."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ RESULTS: dict[str, Callable[[TrackedStream], tuple[list[Column], dict[str, Colum
 def test_a_format_that_starts_holds_the_results(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, shape: str, named: bool
 ) -> None:
-    """Whatever is not refused comes out, and can be read with the names it has."""
+    """Results in a format that is not refused come out, and can be read with the names they have."""
     feed.put(row(1, 1), row(2, 2, last=True))
     kinds: dict[str, Any] = {"substream": "tenant"} if named else WINDOW
     refused = []

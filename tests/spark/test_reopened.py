@@ -40,7 +40,7 @@ class Job:
         return rows_of(self.path / "out", self._spark, "kind", "n", "total")
 
     def forgotten(self, tracking: Tracking, name: str) -> None:
-        """Waits until the tracker has forgotten a name that has ended: lists it no more, and has no tombstone of it."""
+        """Wait until the tracker has forgotten a name that has ended: lists it no more, and has no tombstone of it."""
         client, until = tracking.client, time.monotonic() + 60
         while any(each.name == name for each in client.substreams(self._job, (), True)) or (
             client.job(self._job).tombstones

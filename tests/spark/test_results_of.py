@@ -71,7 +71,7 @@ def has_ended(tracking: Tracking, whole: list[tuple[str, int]]) -> bool:
 
 
 def batch(spark: SparkSession, feed: Feed, hours: list[tuple[str, int]]) -> list[tuple[Any, ...]]:
-    """What the second job has to come to, of the raw rows."""
+    """Return the right results of the second job, from the raw rows."""
     rows = feed.batch(spark).where("kind <> 'z'").groupBy("tenant", F.window("ts", "1 hour"))
     table = rows.agg(F.count("*").alias("rows"), F.count_distinct("kind").alias("kinds"))
     found = [(r[0], r[1].hour, r[2], r[3]) for r in table.select("tenant", "window.start", "rows", "kinds").collect()]
@@ -190,7 +190,7 @@ class NoRows:
 
 
 class Found:
-    """What a front finds in receipts that grow."""
+    """The counts that a front finds in receipts that grow."""
 
     def __init__(self, rule: Substreams | None = None, spark: Any = None, **more: Any) -> None:
         self.receipts: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What came late is in the quarantine, and from there in one revision of its substream, whoever asks for it."""
+"""Late rows are in the quarantine, and from there in one revision of their substream, whoever asks for it."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def results(tracking: Tracking, path: Path) -> list[tuple[str, int, int]]:
 
 
 def accounts(tracking: Tracking, job: str) -> dict[tuple[str, int], tuple[int | None, int]]:
-    """What is expected and what was sent of what is open, by tenant and hour."""
+    """Return the expected and the sent elements of what is open, by tenant and hour."""
     found = {}
     for status in tracking.client.substreams(job):
         (account,) = [each for each in status.segments if each.segment == "in"]

@@ -33,7 +33,7 @@ def bound(schedule: Schedule) -> Any:
 
 
 def counts(schedule: Schedule) -> dict[tuple[str, str], int]:
-    """What is expected, by tenant and the hour in which its window begins."""
+    """Return the expected counts, by tenant and the hour in which its window begins."""
     return {(each.scope, each.name[11:13]): count for each, count in bound(schedule).table.items()}
 
 

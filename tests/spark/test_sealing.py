@@ -33,7 +33,7 @@ def differs_by_attempt(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def fails_at_the_end(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Fails the first attempt when all of its rows have passed, and have been reported."""
+    """Fail the first attempt when all of its rows have passed, and have been reported."""
     yield from batches
     if attempt() == 0:
         raise RuntimeError("the first attempt fails")

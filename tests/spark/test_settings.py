@@ -31,7 +31,7 @@ def instants(df: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, address: str, job: str, feed: Feed, path: Path) -> tuple[Tracking, TrackedStream]:
-    """Rows with a date of their own go through a channel into a release."""
+    """Start a tracking: rows with a date of their own go through a channel into a release."""
     tracking = Tracking(spark, job, address)
     raw = instants(feed.stream(spark)).withColumn("day", F.col("ts").cast("date"))
     source = tracking.source(raw, "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"])

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 def counted_beside(tracking: Tracking, rows: DataFrame, window: tuple[str, str], scope: str, path: Path) -> None:
-    """Counts what the job reads, window by window, and learns when each has ended."""
+    """Count what the job reads, window by window, and learn when each has ended."""
     source = tracking.source(rows, "seen", scope=scope, window=window, front=Marks("is_last"))
     released = tracking.release(source, aggs={"rows": F.count("*")})
     writer = released.writeStream.option("checkpointLocation", path / "shadow").receipts(path / "receipts")

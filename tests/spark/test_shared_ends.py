@@ -1,4 +1,4 @@
-"""What has ended where rows are elements of several substreams at the tracker: over restarts, without Spark."""
+"""Ended substreams where rows are elements of several at the tracker: over restarts, without Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Release:
 
 
 def kept_as(rule: Substreams, time: int) -> Substream:
-    """What a row is kept under."""
+    """Return the substream under which a row is kept."""
     if isinstance(rule, SessionSteps):
         return rule.substream("s", rule.end_after(time))
     starts = [(time - time % level.length, level.length) for level in LEVELS]

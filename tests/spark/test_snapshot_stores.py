@@ -1,4 +1,4 @@
-"""Where snapshots are kept: a directory, and stores that fsspec knows; each holds only what is whole."""
+"""Places of snapshots: a directory, and stores that fsspec knows; each holds only what is whole."""
 
 from __future__ import annotations
 

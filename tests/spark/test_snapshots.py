@@ -419,7 +419,7 @@ def dying_in(epoch: int) -> Callable[..., Any]:
 
 @pytest.mark.slow
 def test_an_interrupted_source_batch_is_completed_before_the_pause(it: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has sent is in the channel, and the tracker has not been told: nobody could be at rest without it."""
+    """The batch's elements are in the channel, and not yet reported: nobody could be at rest without it."""
     tracking = it.start("1", "cp2")
     it.feed.put(row(1, 1))
     tracking.process_all_available()
@@ -437,7 +437,8 @@ def test_an_interrupted_source_batch_is_completed_before_the_pause(it: Job, monk
 
 @pytest.mark.slow
 def test_a_batch_that_began_to_release_uncommitted_has_no_snapshot(it: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release that reads its source. What such a batch has released is out, and the state still has it."""
+    """A release that reads its source. The rows that such a batch has released are out, and the state still has
+    them."""
 
     def start(deployment: str) -> Tracking:
         tracking, hourly = windows_of(it, deployment, "1 hour")

@@ -42,7 +42,7 @@ class Job:
         return tracking, released
 
     def batch(self) -> DataFrame:
-        """What is open, by a batch over all rows."""
+        """Return what is open, by a batch over all rows."""
         rows = self.feed.batch(self.spark).withColumn("window", F.window("ts", "1 hour"))
         ended = rows.where("is_last").select("tenant", "window")
         return (

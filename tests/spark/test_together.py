@@ -108,7 +108,7 @@ class Shop:
         return tracking
 
     def found(self) -> dict[str, list[tuple[Any, ...]]]:
-        """What each output has, sorted."""
+        """Return the rows of each output, sorted."""
         found = {
             "by_kind": rows_of(self.path / "by_kind", self.spark, "tenant", "window.start", "kind", "n", "amount"),
             "totals": rows_of(self.path / "totals", self.spark, "tenant", "window.start", "n", "least", "most"),
@@ -121,7 +121,7 @@ class Shop:
         return found
 
     def expected(self, ended: str = "true") -> dict[str, list[tuple[Any, ...]]]:
-        """What a batch over all rows makes of the substreams that have ended."""
+        """Return the results of a batch over all rows of the substreams that have ended."""
         rows = self.feed.batch(self.spark).withColumn("window", F.window("ts", "1 hour")).where(ended)
         columns: dict[str, tuple[list[str], list[Any]]] = {
             "by_kind": (["kind"], [F.count("*"), F.sum("amount")]),
@@ -308,7 +308,7 @@ def life(shop: Shop, drains: bool) -> None:
 
 
 def die_in_turn(shop_at: Callable[[int], Shop], drains: bool, parts: int, first: int = 0) -> None:
-    """Lives end at steps all over a whole life; the next one brings every output to what a batch gives, once."""
+    """End lives at steps all over a whole life; the next one brings every output to what a batch gives, once."""
 
     def run(number: int, dies_at: int | None) -> list[str]:
         shop = shop_at(number)

@@ -155,7 +155,7 @@ def test_what_is_within_an_open_window_is_not_over(
     draw = random.Random(seed)
     rows = [row(number, draw.randrange(0, 36) / 6, kind=draw.choice("xy")) for number in range(40)]
     draw.shuffle(rows)
-    # What shows it whatever is drawn: x at 50 s has a minute that is over, and its session reaches into the next one.
+    # These rows show it in any draw: x at 50 s has a minute that is over, and its session reaches into the next one.
     first = [row(40, 50 / 60 + 10), row(41, 80 / 60 + 10)]
     last = [row(42, 65 / 60 + 10), row(43, 70 / 60 + 10)]
     counts = Counter(

@@ -76,7 +76,7 @@ def test_what_was_received_goes_though_drivers_are_stopped_and_killed(
     rng = random.Random(5)
 
     def run(stop_after: int | None) -> int:
-        """Runs the driver, and kills it soon after it has planned so many batches more; its exit status."""
+        """Run the driver, and kill it soon after it has planned so many batches more. Return its exit status."""
         log = (tmp_path / "driver.log").open("a")
         driver = subprocess.Popen(program, stdout=log, stderr=log, start_new_session=True)
         planned, sent = tmp_path / "cp2" / "offsets", tmp_path / "cp1" / "commits"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def soon(condition: Callable[[], object]) -> None:
-    """Waits until a condition holds."""
+    """Wait until a condition holds."""
     until = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < until, "it did not come"

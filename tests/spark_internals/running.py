@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 
 def run(rows: DataFrame, checkpoint: Path, batch: Callable[[DataFrame, int], object]) -> StreamingQuery:
-    """Runs a query over all that its sources have; a file of a `Feed` is a batch.
+    """Run a query over all that its sources have; a file of a `Feed` is a batch.
 
     Args:
         rows: a stream.
@@ -18,7 +18,7 @@ def run(rows: DataFrame, checkpoint: Path, batch: Callable[[DataFrame, int], obj
         batch: is given the rows of each batch and its number.
 
     Raises:
-        StreamingQueryException: it has failed.
+        StreamingQueryException: the query has failed.
     """
 
     def process(taken: DataFrame, epoch: int) -> None:

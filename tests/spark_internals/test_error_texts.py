@@ -1,4 +1,4 @@
-"""What of an error is left in Spark's own, by which it is known again."""
+"""Traces of an error in Spark's own, by which it is known again."""
 
 from __future__ import annotations
 

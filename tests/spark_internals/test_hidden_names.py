@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_what_is_being_written_cannot_be_read_yet(spark: SparkSession, tmp_path: Path) -> None:
-    """Who lists results while they are written would read them twice: there, and under their own name."""
+    """A reader who lists results while they are written would read them twice: there, and under their own name."""
     reader = spark.read.schema("id long, epoch int")
 
     def write(path: str) -> None:

@@ -1,4 +1,4 @@
-"""How a batch ends so that its query has stopped, and not failed."""
+"""End of a batch such that its query has stopped, and not failed."""
 
 from __future__ import annotations
 

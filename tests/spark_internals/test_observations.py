@@ -1,4 +1,4 @@
-"""What Spark observes of a batch's rows on the way: at hand in the batch, and in its progress afterwards."""
+"""Spark's observations of a batch's rows on the way: at hand in the batch, and in its progress afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operators a stream's plan has over some rows: those that live by single rows are found, windows are not."""
+"""Operators of a stream's plan over some rows: those that live by single rows are found, windows are not."""
 
 from __future__ import annotations
 

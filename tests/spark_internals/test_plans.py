@@ -1,4 +1,4 @@
-"""What plans show of rows: enough to be certain where it is, and nothing certain where it is not."""
+"""Plans show of rows enough to be certain where it is, and nothing certain where it is not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Step = Callable[[DataFrame], DataFrame]
 
 @pytest.fixture
 def in_batch(spark: SparkSession, feed: Feed, tmp_path: Path) -> Callable[[Callable[[DataFrame], Any]], Any]:
-    """Asks something of the rows of a stream's batch, of which there are two."""
+    """Return a function that asks something of a stream's batch, of two rows."""
 
     def ask(question: Callable[[DataFrame], Any]) -> Any:
         answers: list[Any] = []
@@ -98,7 +98,7 @@ def test_partitions_are_known_unless_rows_are_exchanged(in_batch: Any) -> None:
 
 
 class Mute:
-    """What Python has of rows in the JVM, in a Spark that keeps plans elsewhere."""
+    """Python's handle of rows in the JVM, in a Spark that keeps plans elsewhere."""
 
     def __init__(self, rows: Any, error: Exception) -> None:
         self._rows = rows

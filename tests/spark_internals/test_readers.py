@@ -93,7 +93,7 @@ class Job:
     fails: int | None = None
 
     def put(self, there: int) -> None:
-        """Numbers below this one are there."""
+        """Make the numbers below this one available."""
         (self.home / "there").write_text(str(there))
 
     def stream(self, called: str = "a") -> DataFrame:
@@ -112,7 +112,7 @@ class Job:
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def run(self) -> list[dict[str, Any]]:
-        """Takes what is there, and stops; how the reader was called."""
+        """Take what is there, and stop. Return how the reader was called."""
         query = self.start(self.stream())
         try:
             query.processAllAvailable()

@@ -1,4 +1,4 @@
-"""What tasks are told of their batch, which attempts count, and how they are numbered."""
+"""A task's knowledge of its batch, the attempts that count, and their numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Batches = Iterable[pa.RecordBatch]
 
 
 def told(batches: Batches) -> Batches:
-    """What each task is told of its batch, as a row."""
+    """Yield each task's query, run and epoch, as a row."""
     for _ in batches:
         pass
     query, run, epoch = batch_of(_task()) or ("", "", -1)
@@ -81,7 +81,7 @@ def test_a_task_that_is_not_told_all_knows_nothing(spark: SparkSession, untold: 
 
 
 def reporting(manifest: Manifest, place: str, fails: Callable[[TaskContext], bool]) -> Callable[[Batches], Batches]:
-    """Reports under the attempt's number, and may fail afterwards."""
+    """Report under the attempt's number, and perhaps fail afterwards."""
     kept = manifest.kept
 
     def report(batches: Batches) -> Batches:

@@ -1,4 +1,4 @@
-"""What a checkpoint tells of the batches of a query with Spark's own watermark."""
+"""Batches of a query with Spark's own watermark, as its checkpoint shows them."""
 
 from __future__ import annotations
 
