@@ -26,6 +26,6 @@ def reading(archive: Path) -> str:
 
 
 def share() -> None:
-    """Has every driver that this process and its children start use what `make test` has made, if it is there."""
+    """Have every driver that this process and its children start use what `make test` has made, if it is there."""
     if MADE.is_file() and MADE.stat().st_size and " " not in str(MADE):  # spark-submit splits its options at blanks
         os.environ.setdefault(OPTIONS, reading(MADE))

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the tests with Spark first: their files are the longest, and no worker is left with one at the end.
+    """Put the tests with Spark first: their files are the longest, and no worker is left with one at the end.
 
     Over Spark Connect, tests are skipped that reach into the process in which batches run.
 

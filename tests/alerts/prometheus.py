@@ -51,7 +51,7 @@ class Prometheus:
         return [each for each in self._get("alerts")["alerts"] if each["labels"]["alertname"] == name]
 
     def fires(self, name: str, **labels: str) -> dict[str, Any]:
-        """Waits until an alert with these labels, and perhaps more, fires; returns it."""
+        """Wait until an alert with these labels, and perhaps more, fires. Return it."""
         found: list[dict[str, Any]] = []
 
         def firing() -> bool:
@@ -66,7 +66,7 @@ class Prometheus:
         return found[0]
 
     def clears(self, name: str) -> None:
-        """Waits until no alert of a rule fires, and none is about to."""
+        """Wait until no alert of a rule fires, and none is about to."""
         until(lambda: not self.alerts(name))
 
 

@@ -133,7 +133,7 @@ def test_a_front_that_is_silent(scene: Scene) -> None:
 
 @pytest.mark.slow
 def test_a_reader_that_does_not_read(scene: Scene) -> None:
-    """Its stream takes as much as the transport has room for; the rest waits."""
+    """A watch's stream takes as much as the transport has room for; the rest waits."""
     define(scene.stub)
     count = 20_000
     with grpc.insecure_channel(scene.server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:

@@ -15,7 +15,7 @@ from tracker.wire.gen import tracker_pb2 as wire
 
 
 def restored(state: ReplayableState) -> ReplayableState:
-    """What a restore makes of a state."""
+    """Return the state that a restore makes of a state."""
     again = ReplayableState(state.dump())
     again.renew_logs()
     return again

@@ -1,4 +1,4 @@
-"""Where backups are kept: each appears whole or not at all, and the oldest are removed."""
+"""Places of backups: each backup appears whole or not at all, and the oldest are removed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tracker.server.replayable import ReplayableState, recover
 
 
 def run(*arguments: str, status: int = 0) -> str:
-    """What a command prints."""
+    """Return the output of a command."""
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         assert main(arguments) == status, printed.getvalue()
@@ -35,7 +35,7 @@ def run(*arguments: str, status: int = 0) -> str:
 
 
 def refusal_to_serve(journal: str) -> str:
-    """Why no tracker starts on a journal."""
+    """Return the refusal of a tracker to start on a journal."""
     command = [*TRACKER, "serve", "--listen", "127.0.0.1:0", "--journal", journal]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
@@ -240,7 +240,7 @@ def test_a_backup_has_every_answered_command_and_no_half_of_one(tracker: Server)
 
 
 def committed(data: bytes) -> dict[str, int]:
-    """How many epochs of each job are in a backup, each with its element."""
+    """Count the epochs of each job in a backup, each with its element."""
     state = ReplayableState(decode(b"".join(Checked([data], "FILE").state()))).tracker
     found = {}
     for job in state.jobs():

@@ -13,7 +13,7 @@ BENCHMARKS = [sys.executable, "-m", "benchmarks"]
 
 
 def bench(file: Path, *arguments: str) -> list[str]:
-    """What was measured."""
+    """Run benchmarks. Return the lines of their figures."""
     command = [*BENCHMARKS, "--quick", "--substreams", "30000", "--json", str(file), *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     document = json.loads(file.read_text())

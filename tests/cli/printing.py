@@ -64,7 +64,7 @@ def subscriptions() -> list[SubscriptionStatus]:
 
 
 def main(what: str, form: Form) -> None:
-    """Prints one of the lists."""
+    """Print one of the lists."""
     match what:
         case "jobs":
             print_rows(JOBS, [job(), job()], form)

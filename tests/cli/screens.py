@@ -91,13 +91,13 @@ class Terminal:
         os.close(self._theirs)
 
     def resize(self, columns: int, lines: int) -> None:
-        """Makes the terminal wider, narrower, higher or lower; the command is told in the usual way."""
+        """Make the terminal wider, narrower, higher or lower; the command is notified in the usual way."""
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self._screen.resize(lines, columns)
 
     @property
     def text(self) -> str:
-        """What stands on the screen, without empty lines at its end."""
+        """The text on the screen, without empty lines at its end."""
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
     def colours(self, text: str) -> set[str]:
@@ -109,11 +109,11 @@ class Terminal:
         raise AssertionError(f"{text!r} is not on the screen:\n{self.text}")
 
     def press(self, keys: str) -> None:
-        """Types."""
+        """Type keys."""
         os.write(self._ours, keys.encode())
 
     def await_screen(self, is_right: Callable[[str], bool]) -> str:
-        """Returns the screen's text as soon as it is right."""
+        """Return the screen's text as soon as it is right."""
         until = time.monotonic() + _PATIENCE_S
         while not is_right(self.text):
             assert time.monotonic() < until, f"the screen has never been right:\n{self.text}"
@@ -121,7 +121,7 @@ class Terminal:
         return self.text
 
     def finish(self) -> int:
-        """Reads until the command ends, and returns its exit status."""
+        """Read until the command ends, and return its exit status."""
         until = time.monotonic() + _PATIENCE_S
         while self.process.poll() is None:
             assert time.monotonic() < until, f"the command does not end:\n{self.text}"
@@ -131,7 +131,7 @@ class Terminal:
         return self.process.returncode
 
     def finish_and_read_stdout(self) -> bytes:
-        """Reads a stdout that is a pipe, and the terminal, until the command ends well; what came out of the pipe."""
+        """Read a stdout that is a pipe, and the terminal, until the command ends well. Return the pipe's content."""
         parts: list[bytes] = []
         stdout = self.process.stdout
         if stdout is not None:
@@ -147,7 +147,7 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;]*m", "", self.written.decode()).splitlines()
 
     def is_as_before(self) -> bool:
-        """Whether the terminal is as it was before the command: its modes, its screen, its cursor."""
+        """Return whether the terminal is as it was before the command: its modes, its screen, its cursor."""
         back = self.written.rfind(_SAME_SCREEN) >= self.written.rfind(_OTHER_SCREEN)
         visible = self.written.rfind(_VISIBLE) >= self.written.rfind(_HIDDEN)
         return back and visible and termios.tcgetattr(self._theirs) == self._modes

@@ -19,7 +19,7 @@ class Shell:
         self.environment = os.environ | {"TRACKER_SERVER": address, "TRACKER_CONFIG": "/nonexistent/config.toml"}
 
     def __call__(self, *arguments: str, status: int = 0) -> str:
-        """What it printed: on stdout, or where it failed on stderr. It runs in this process: nothing has to start."""
+        """Run a command in this process. Return its stdout, or its stderr if it is to fail."""
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with patch.dict(os.environ, self.environment, clear=True), redirect_stdout(out), redirect_stderr(err):
             returned = main(arguments)

@@ -1,4 +1,4 @@
-"""What is committed of the command line's output, and how it is renewed: `RENEW=1 pytest tests/cli`."""
+"""Snapshots of the command line's output; `RENEW=1 pytest tests/cli` renews them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _MASKS = [
 
 
 def masked(output: str) -> str:
-    """Returns output without what changes from run to run."""
+    """Return output without what changes from run to run."""
     for pattern, mask in _MASKS:
         output = re.sub(pattern, mask, output)
     return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
 
 
 def masked_times(output: str) -> str:
-    """Returns output without times, whose columns are of one width whatever the time."""
+    """Return output without times, whose columns are of one width whatever the time."""
     return re.sub(_TIME[0], _TIME[1], output)
 
 
 def compare(name: str, output: str, home: Path = HOME) -> None:
-    """Compares output with what is committed, or commits it if `RENEW` is set."""
+    """Compare output with what is committed, or commit it if `RENEW` is set."""
     file = home / f"{name}.txt"
     if os.environ.get("RENEW"):
         file.write_text(output)

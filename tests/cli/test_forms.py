@@ -18,7 +18,7 @@ from tracker.client import TrackerClient, label
 
 
 def on_a_terminal(shell: Shell, *arguments: str, columns: int = 80, **variables: str) -> str:
-    """What a command prints on a terminal of a width."""
+    """Return the output of a command on a terminal of a width."""
     ours, theirs = pty.openpty()
     environment: Mapping[str, str] = {
         **{name: value for name, value in shell.environment.items() if name != "NO_COLOR"},

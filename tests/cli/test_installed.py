@@ -1,4 +1,4 @@
-"""What each command needs to be installed, and what it prints where that is missing."""
+"""The packages that each command needs, and its output where one is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if sys.version_info >= (3, 11):  # before, no extra makes a server run
 
 
 def run(command: list[str], missing: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command as where a package is missing."""
+    """Run a command as where a package is missing."""
     program = (
         f"import sys; sys.modules[{missing!r}] = None\nfrom tracker.cli.main import main\nsys.exit(main({command!r}))"
     )

@@ -21,7 +21,7 @@ from tracker.wire.codec.events import read_event
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
-#: What a terminal acts on: escape sequences, C0 and C1 controls, line ends of all kinds, what turns text around.
+#: Characters that a terminal acts on: escape sequences, C0 and C1 controls, line ends of all kinds, turns of text.
 BAD = ["\x1b[2J", "\x1b]0;title\x07", "\r", "\n", "\t", "\x7f", "\x9b31m", "\x85", "\u2028", "\u202e", "\u2066", "\x00"]
 
 

@@ -42,7 +42,7 @@ class Server:
             self.start(waits)
 
     def start(self, waits: bool = False, more: Sequence[str] = ()) -> None:
-        """Starts it and waits until it is ready, or does not wait, since it waits itself for another one's end.
+        """Start the server and wait until it is ready, or do not wait, since it waits itself for another one's end.
 
         Args:
             waits: for another one's end.
@@ -66,11 +66,11 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What it has logged."""
+        """The log."""
         return self._log.read_text() if self._log.exists() else ""
 
     def ended(self) -> int:
-        """Waits until it has ended by itself, and returns its exit status."""
+        """Wait until the server has ended by itself, and return its exit status."""
         assert self._process is not None
         return self._process.wait()
 
@@ -101,7 +101,7 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process has not ended."""
+        """True if the process has not ended."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -111,7 +111,7 @@ class Server:
         return self._process.pid
 
     def memory(self) -> int:
-        """Bytes that it holds."""
+        """Return the bytes that the server holds."""
         return memory(self.pid)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -151,14 +151,14 @@ class Line:
         self._target = (host, int(port))
 
     def hold(self, requests: bool = True, answers: bool = True) -> None:
-        """Holds back the bytes of the callers, of the server, or of both, as a network does that loses packets."""
+        """Hold back the bytes of the callers, of the server, or of both, as a network does that loses packets."""
         if requests:
             self._requests.clear()
         if answers:
             self._answers.clear()
 
     def release(self) -> None:
-        """Passes on what was held back, late, and what comes from now on."""
+        """Pass on what was held back, late, and what comes from now on."""
         self._requests.set()
         self._answers.set()
 
@@ -170,11 +170,11 @@ class Line:
 
     @property
     def holds(self) -> bool:
-        """Whether answers are held back now."""
+        """True if answers are held back now."""
         return not self._answers.is_set()
 
     def cut(self) -> None:
-        """Ends all connections; what was held back is lost. New ones work."""
+        """End all connections; what was held back is lost. New ones work."""
         self._sign = b""
         sockets, self._sockets = self._sockets, []
         self._forgotten.clear()
@@ -185,7 +185,7 @@ class Line:
         self.release()
 
     def forget(self, callers: bool) -> None:
-        """Ends all connections for one side; the other one is not told, and talks to nobody. New ones work.
+        """End all connections for one side; the other one is not told, and talks to nobody. New ones work.
 
         Args:
             callers: whether those who called are told, and not the server.
@@ -245,7 +245,7 @@ class Silence:
 
     @property
     def callers(self) -> int:
-        """How many have come."""
+        """Number of callers that have come."""
         return len(self._taken)
 
     def _take(self) -> None:

@@ -16,7 +16,7 @@ _runs = count()
 
 
 def end(client: TrackerClient, job: str, *names: str, time: int | None = None) -> None:
-    """Ends substreams of the scope ``s``; with a time, everything up to it."""
+    """End substreams of the scope ``s``; with a time, everything up to it."""
     report = client.open_producer(job, "till", run=f"run-{next(_runs)}").epoch()
     for name in names:
         report.close("s", name)

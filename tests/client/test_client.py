@@ -1,4 +1,4 @@
-"""What the client makes of the tracker's answers."""
+"""Answers of the tracker, as the client returns them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold when the tracker dies, stands still, or is heard no more: nothing is lost, nothing counts twice."""
+"""Rules for when the tracker dies, stands still, or is heard no more: nothing is lost, nothing counts twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracker.client.connection import Connection
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits for what must come; the test's own time limit is the only one."""
+    """Wait for what must come; the test's own time limit is the only one."""
     while not condition():
         time.sleep(0.01)
 
@@ -127,7 +127,7 @@ def test_a_tracker_that_stands_still_is_asked_again(server: Server) -> None:
 
 
 def answer_is_lost(line: Line, call: Callable[[], object], carried_out: Callable[[], bool]) -> object:
-    """Makes a call that is carried out, and whose answer is lost with the line."""
+    """Make a call that is carried out, and whose answer is lost with the line."""
     with ThreadPoolExecutor(1) as pool:
         line.hold_answers()
         answer = pool.submit(call)

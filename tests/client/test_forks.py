@@ -15,7 +15,7 @@ from tracker.client import Producer, TrackerClient, label
 
 
 def fork(child: Callable[[], None]) -> int:
-    """Runs `child` in a child process; its exit status."""
+    """Run `child` in a child process. Return its exit status."""
     pid = os.fork()
     if pid == 0:
         status = 1

@@ -58,7 +58,7 @@ class Life:
         self.batches += batches
 
     def rest(self) -> None:
-        """Waits until what was to be forgotten is forgotten."""
+        """Wait until what was to be forgotten is forgotten."""
         while True:
             status = self.client.job(self.job)
             if not status.ended_substreams and status.first_seq > status.last_seq:

@@ -1,4 +1,4 @@
-"""What a process loads that only reports: an executor has nothing else installed, and starts often."""
+"""Imports of a process that only reports: an executor has nothing else installed, and starts often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows: tables of the client's answers, in which no name can be markup."""
+"""Notebooks: tables of the client's answers, in which no name can be markup."""
 
 from __future__ import annotations
 

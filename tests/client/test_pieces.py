@@ -18,7 +18,7 @@ from tracker.contract.spec import JobSpec
 
 
 def said(pieces: list[Contents]) -> Counter[Any]:
-    """What is in them: entries with their substreams' and segments' names, and promises likewise."""
+    """Count the content of pieces: entries with their substreams' and segments' names, and promises likewise."""
     found: Counter[Any] = Counter()
     for piece in pieces:
         rows = zip(piece.substream_index, piece.segment_index, piece.xor, piece.sent, piece.received, strict=True)

@@ -1,4 +1,4 @@
-"""What a report in the making does with what it is told. No tracker is needed to see it."""
+"""A report in the making. No tracker is needed to see it."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def _mode(drain: wire.DrainEvent) -> list[str]:
 
 
 def refusal(error: grpc.RpcError) -> dict[str, str]:
-    """What a refusal says: its code and its reason, which the details hold and the message begins with."""
+    """Return a refusal's code and reason; the reason is in the details and at the beginning of the message."""
     assert isinstance(error, grpc.Call)
     status = rpc_status.from_call(error)
     assert status is not None, f"a refusal without details: {error.code()}: {error.details()}"

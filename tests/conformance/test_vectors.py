@@ -44,7 +44,7 @@ def test_in_the_core(vector: Path) -> None:
 
 
 def run_in_the_core(vector: Path) -> None:
-    """Runs a vector, and checks what holds in the core after each of its commands."""
+    """Run a vector, and check what holds in the core after each of its commands."""
     tracker = Tracker("log")
     driver = CoreDriver(tracker)
     for number, line in enumerate(lines(vector)):
@@ -77,7 +77,7 @@ def test_over_grpc(server: Server, vector: Path) -> None:
 
 
 def run_with_kills(servers: Servers, directory: Path, vectors: list[Path], stride: int, *arguments: str) -> None:
-    """Runs vectors side by side, a job each: commands of each, then SIGKILL and another server, until all are done."""
+    """Run vectors side by side, a job each: commands of each, then SIGKILL and another server, until all are done."""
     told = {vector.stem: lines(vector) for vector in vectors}
     drivers: dict[str, Driver] = {}
     for first in range(0, max(map(len, told.values())), stride):

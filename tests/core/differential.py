@@ -1,8 +1,8 @@
 """Runs the same lines through the core and through the model, and finds where they part.
 
-What is compared: every answer or refusal, every event, and at some points everything that can be asked. At some points
-too, the core is taken down and built again from its dump, which must change nothing. What the core keeps up to date by
-hand is counted again after every line (`invariants`).
+Compared are every answer or refusal, every event, and at some points everything that can be asked. At some points
+too, the core is taken down and built again from its dump, which must change nothing. After every line, the core's
+running counts are counted again (`invariants`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def with_looks(lines: Sequence[Line], seed: int) -> list[Line]:
 
 
 def difference(lines: Sequence[Line]) -> str:
-    """Where the core and the model part on these lines, in words; empty: nowhere."""
+    """Return where the core and the model part on these lines, in words; empty: nowhere."""
     tracker = Tracker("core")
     core, model = Driver(tracker), Driver(ReferenceTracker("model"))
     for number, line in enumerate(lines):
@@ -80,7 +80,7 @@ def difference(lines: Sequence[Line]) -> str:
 
 
 def _encoded(tracker: Tracker) -> bytes:
-    """What a snapshot would hold; tombstones, which lie in several runs until they are loaded, in one order."""
+    """Return a snapshot's content; tombstones, which lie in several runs until they are loaded, in one order."""
     dump = tracker.dump()
     for job in dump["jobs"]:
         stones = job["tombstones"]
@@ -142,7 +142,7 @@ FILTERS = [
 
 
 def _reads(tracker: Any) -> Any:
-    """What readers of several filters and places get, or that they are refused, and whence each misses nothing."""
+    """Return the reads of several filters and places, or that they are refused, and from where each misses nothing."""
     last = tracker.view(JOB).status().last_seq
     return [
         [

@@ -12,7 +12,7 @@ from tracker.core.producers import Epoch, Producer
 
 @contextmanager
 def staged_is_miscounted() -> Iterator[None]:
-    """What is committed or revoked still counts as staged."""
+    """Have commits and revocations still count as staged."""
     unstage = Job.unstage
 
     def without_counting(job: Job, producer: Producer, number: int) -> Epoch:

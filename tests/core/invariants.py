@@ -1,4 +1,4 @@
-"""What holds in the core between any two commands: all that it keeps up to date by hand is what a recount gives.
+"""Invariants of the core between any two commands: its running counts equal a recount.
 
 The model cannot see a count that is wrong, an index that has lost a row or a row that is used again before it is clean,
 until something comes of it, which may be long after. Here it is seen at once.
@@ -52,7 +52,7 @@ def _names_lead_to_their_rows(job: Job) -> None:
 
 
 def _counts_are_right(job: Job) -> None:
-    """What is counted of substreams is what there is."""
+    """The counts of substreams equal a recount."""
     accounts = job.accounts
     flags = accounts.flags
     _same(accounts.life.named, np.count_nonzero(flags & NAMED))
@@ -115,7 +115,7 @@ def _nothing_that_can_end_is_open(job: Job) -> None:
 
 
 def _limits_are_the_least_of_the_fronts(job: Job) -> None:
-    """How far a group's fronts have come together is the least of how far each has come."""
+    """The watermark of a group's fronts is the least of the fronts' own."""
     for group in job.fronts.groups:
         waited = group.waited()
         for scope in [None, *job.fronts.scoped]:
@@ -200,7 +200,7 @@ def _expectations_are_counted(job: Job) -> None:
 
 
 def _open_times_are_those_of_open_rows(job: Job) -> None:
-    """What ordering and progress wait for on a segment is the least end time that is open there."""
+    """The least open end time on a segment is the one that ordering and progress wait for."""
     accounts, rows = job.accounts, np.array(_open(job), np.int64)
     rows = rows[accounts.end_time[rows] != NO_END_TIME]
     open_on = ~accounts.cells.has_ended(rows)
@@ -244,7 +244,7 @@ def _a_hand_over_is_followed_by_the_next_deployment(job: Job) -> None:
 
 
 def _an_end_is_found_as_it_was_announced(job: Job) -> None:
-    """Who asks for an end that has come gets what the event has, and nothing for one that has not come."""
+    """An end that has come is found as its event has it, and one that has not come is not found."""
     names = job.graph.names
     for row in _open(job)[:3]:
         scope, name = job.accounts.scope_names[int(job.accounts.scope[row])], job.accounts.names[row]

@@ -1,6 +1,6 @@
-"""What the accumulators promise: the order, the grouping and the repetition of reports change nothing.
+"""Promises of the accumulators: the order, the grouping and the repetition of reports change nothing.
 
-Everything is said to a tracker and read back from it; nothing here knows how it keeps its books.
+Everything is reported to a tracker and read back from it; nothing here knows how it keeps its books.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ steps = st.lists(
 
 
 class Plain:
-    """What the layouts must amount to."""
+    """The right content of the layouts, in plain dictionaries."""
 
     def __init__(self) -> None:
         self.words: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])

@@ -1,4 +1,4 @@
-"""What `Tracker.prepare` refuses is refused, and what it prepares is carried out; preparing changes nothing.
+"""`Tracker.prepare`: what it refuses is refused, and what it prepares is carried out; preparing changes nothing.
 
 A server prepares a command before it journals it. So that must find each refusal that would change nothing, refuse
 nothing that would be taken, and let a command pass that settles what earlier runs left.

@@ -213,7 +213,7 @@ class Walk:
 
 
 def _told_by(value: Any) -> str:
-    """What tells a field's values apart: itself, or whether there is anything in it."""
+    """Return a text that tells a field's values apart: the value, or whether there is anything in it."""
     if isinstance(value, np.ndarray):
         return str(bool(value.any()))
     if isinstance(value, dict | list | set | frozenset | tuple | deque):
@@ -222,7 +222,7 @@ def _told_by(value: Any) -> str:
 
 
 def walked() -> Walk:
-    """What was seen of states on the way of many sequences of commands."""
+    """Walk through the states on the way of many sequences of commands."""
     walk = Walk()
     for seed in range(60):
         with (

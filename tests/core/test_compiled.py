@@ -92,7 +92,7 @@ def fold(accounts: Accounts, value: Any, given_ids: int, now: int) -> Any:
 
 
 def change(accounts: Accounts, what: str, ids: NDArray[np.int64], now: int) -> None:
-    """Moves rows along their lives: those that can be."""
+    """Move rows along their lives: those that can be."""
     life = accounts.life
     rows = accounts.rows_of(ids.astype(np.uint64))
     rows = rows[rows >= 0]

@@ -70,7 +70,7 @@ def _agree_on(seeds: range) -> None:
 
 
 def test_a_difference_is_found_and_cut_down() -> None:
-    """What shows the others to be true: a core that forgets what it was told is caught, in few lines."""
+    """A core that forgets commands is caught, in few lines."""
 
     class Forgetful(Tracker):
         def apply(self, command, now):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""What is known of dropped events answers every filter: exactly while there is room, and never with too little."""
+"""Knowledge of dropped events answers every filter: exactly while there is room, and never with too little."""
 
 from __future__ import annotations
 

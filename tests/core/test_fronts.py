@@ -14,7 +14,7 @@ from tracker.core.fronts import Front
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one epoch", "one by one"])
 def test_each_finish_looks_at_few_fronts(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each looked at all, ten thousand finishes took twenty minutes."""
+    """When each looked at all, ten thousand finishes took twenty minutes."""
     looks = 0
 
     def counted(read: Callable[[Front, str | None], int]) -> Callable[[Front, str | None], int]:

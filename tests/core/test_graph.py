@@ -1,4 +1,4 @@
-"""What lies upstream of what, compared with the model's plain search, on graphs of all shapes."""
+"""Upstream segments, compared with the model's plain search, on graphs of all shapes."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_a_hand_over_waits_for_a_revoked_epoch_to_be_committed_again() -> None:
 
 @pytest.mark.parametrize("end", [CANCEL, define("d2", ("f", "g"), force=True, durations={"idle_after": 600 * SECOND})])
 def test_no_front_turns_idle_for_a_hand_over_cancelled_late(end: Line) -> None:
-    """Or by force. Who had stopped for it is given the whole time to start again."""
+    """Also by force. A front that had stopped for it is given the whole time to start again."""
     lines = [
         define(fronts=("f", "g"), durations={"idle_after": 600 * SECOND}),
         start("p1"),
@@ -185,7 +185,7 @@ def test_no_front_turns_idle_for_a_hand_over_cancelled_late(end: Line) -> None:
 
 
 def test_nothing_stalls_or_expires_for_a_hand_over_cancelled_late() -> None:
-    """Who holds the state had stopped for it, and is given the whole time to start again and release it."""
+    """The holder of the state had stopped for it, and is given the whole time to start again and release it."""
     patience = {"stall_after": 30, "expire_after": 60}
     lines = [*handed_over(**patience)[:3], start("q1"), *handed_over(**patience)[3:], tick(3600), CANCEL]
     assert last_of(*lines, tick(29)) == ({}, [])

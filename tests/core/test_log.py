@@ -1,4 +1,4 @@
-"""What a job's log keeps, of which there may be millions."""
+"""A job's log, which may keep millions of events."""
 
 from __future__ import annotations
 

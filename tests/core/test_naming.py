@@ -1,4 +1,4 @@
-"""What may be a name, to the byte; and what a refusal tells of it."""
+"""Names, to the byte; and the texts of refusals of them."""
 
 from __future__ import annotations
 

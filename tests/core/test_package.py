@@ -1,4 +1,4 @@
-"""Where a reader begins: the package's first page."""
+"""The first page of the package, where a reader begins."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ CLOSE = ["close", "", "t", "s", 10]
 
 
 def last_of(*lines: Line) -> tuple[Any, list[Any]]:
-    """What the last line answers and causes, on which core and model agree as on all before it."""
+    """Return the answer and the events of the last line, on which core and model agree as on all before it."""
     assert not difference([line | {"look": True} for line in lines])
     driver = Driver(Tracker("log"))
     *_, last = [driver.run(line) for line in lines]
@@ -64,7 +64,7 @@ def open_after(*lines: Line) -> SubstreamStatus:
 
 
 def test_revoked_epochs_are_taken_one_after_the_other() -> None:
-    """What the first held is let go when it counts as committed, before the second is taken out."""
+    """The content of the first is let go when that counts as committed, before the second is taken out."""
     assert last_of(
         define(),
         start("p1", "IMMEDIATE", seals=True),

@@ -1,4 +1,4 @@
-"""What a job remembers of what is gone is bounded: runs, deployments, and the numbers of producers."""
+"""The memory of a job for what is gone is bounded: runs, deployments, and the numbers of producers."""
 
 from __future__ import annotations
 

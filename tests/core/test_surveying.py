@@ -1,4 +1,4 @@
-"""What is counted and found among open substreams, by columns, is what a look at each one by itself gives."""
+"""Counting and finding open substreams by columns equals a look at each one by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has ended stays ended, also once it is forgotten: what comes of it is late and never a second life."""
+"""Ended substreams stay ended, also once they are forgotten: what comes of them is late and never a second life."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _crowded(substreams: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
 )
 @settings(max_examples=200, deadline=None)
 def test_a_name_is_remembered_for_as_long_as_is_asked(crowded: bool, steps: list[tuple[str, Any]]) -> None:
-    """What does not count any more never counts again, though more is asked later; what is added after that does."""
+    """A name that does not count any more never counts again, though more is asked later; one added after that does."""
     with mock.patch.object(tombstones, "_hashes", _crowded if crowded else hashes):
         stones, now, remember = Tombstones(), 1_700_000_000 * SECOND, 8 * SECOND
         seconds: dict[tuple[str, str], set[int]] = defaultdict(set)

@@ -19,7 +19,7 @@ def dashboard(name: str) -> dict[str, Any]:
 
 
 def panels(name: str) -> list[dict[str, Any]]:
-    """Its panels, without the rows that head them."""
+    """Return the panels of a dashboard, without the rows that head them."""
     return [panel for panel in dashboard(name)["panels"] if panel["type"] != "row"]
 
 
@@ -31,7 +31,7 @@ class Query(NamedTuple):
 
 
 def queries(name: str, variables: Mapping[str, str]) -> Iterator[Query]:
-    """What a dashboard asks, with values in place of its variables."""
+    """Yield the queries of a dashboard, with values in place of its variables."""
     for panel in panels(name):
         for target in panel["targets"]:
             yield Query(f"{name}: {panel['title']} {target['refId']}", _filled(target["expr"], variables))

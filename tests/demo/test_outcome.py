@@ -1,4 +1,4 @@
-"""What the demonstrations print, draw and keep of a released table, and their exit status."""
+"""The output, pictures and files of the demonstrations for a released table, and their exit status."""
 
 from __future__ import annotations
 

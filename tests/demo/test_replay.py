@@ -1,4 +1,4 @@
-"""What the replay promises: every row once, in the order in which it became known, under a name for ever."""
+"""Promises of the replay: every row once, in the order in which it became known, under a name for ever."""
 
 from __future__ import annotations
 

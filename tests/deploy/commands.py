@@ -55,12 +55,12 @@ class Dockerfile:
         return tuple(json.loads(bracket + rest))
 
     def variables(self) -> dict[str, str]:
-        """What the image has in its environment."""
+        """Return the environment of the image."""
         set_here = [arguments for keyword, arguments in self.instructions if keyword == "ENV"]
         return dict(word.split("=", 1) for arguments in set_here for word in shlex.split(arguments))
 
     def command(self, *arguments: str) -> tuple[str, ...]:
-        """What a container runs that is given these arguments, or none."""
+        """Return the command of a container that is given these arguments, or none."""
         return self.words("ENTRYPOINT") + (arguments or self.words("CMD"))
 
     def commands(self) -> list[Command]:

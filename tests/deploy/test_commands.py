@@ -1,4 +1,4 @@
-"""Whatever a deployed file starts is taken by the program that it starts. For the chart, see test_chart.py."""
+"""Commands in deployed files are taken by the programs that they start. For the chart, see test_chart.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMANDS = [*Dockerfile().commands(), *of_compose(), *of_units()]
 
 
 def check(command: Command) -> None:
-    """Asserts that a command line is taken."""
+    """Assert that a command line is taken."""
     assert command.words[0] in ("tracker", "python"), "this test knows no other program"
     assert not refusal_of_words([*command.words], command.variables), command
 

@@ -1,4 +1,4 @@
-"""What can be told of the image without an engine. `python -m scripts.image_check` builds and runs it."""
+"""Tests of the image without an engine. `python -m scripts.image_check` builds and runs it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_image_runs_as_a_numbered_user_without_a_shell_in_between() -> None:
 
 
 def copied() -> set[str]:
-    """What the Dockerfile copies from the build context."""
+    """Return the names that the Dockerfile copies from the build context."""
     sources = [
         arguments.split()[:-1]
         for keyword, arguments in chain(*Dockerfile().stages.values())

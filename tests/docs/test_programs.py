@@ -56,7 +56,7 @@ def test_the_readmes_program_runs_and_runs_again(server: Server) -> None:
 
 
 def printed_by(program: str, server: Server, *more: str) -> str:
-    """What a program, or a module, prints; it ends by itself."""
+    """Run a program, or a module, which ends by itself. Return its output."""
     called = [program] if program.endswith(".py") else ["-m", program]
     command = [sys.executable, *called, server.address, *more]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT)
@@ -269,7 +269,7 @@ def test_the_commands_that_look_at_a_tracker(server: Server) -> None:
 
 
 def run_pytest(path: Path, program: str) -> subprocess.CompletedProcess[str]:
-    """Runs tests as a user would who has the package installed."""
+    """Run tests as a user would who has the package installed."""
     (path / "test_shop.py").write_text(program)
     options = ["-p", "tracker.testing.plugin", "-p", "no:cacheprovider", "--rootdir", str(path), "-q"]
     return subprocess.run(

@@ -18,7 +18,7 @@ _TOKEN, _EXPORT = re.findall(r"^```sh\n(.*)\n(export .*)\n```", _SETUP, re.M)[0]
 
 
 def throw_away(client: TrackerClient, job: str) -> str:
-    """Defines a job with a front that has promised nothing, and a substream that cannot end."""
+    """Define a job with a front that has promised nothing, and a substream that cannot end."""
     client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}, fronts=["eu"]))
     with client.open_producer(job, "source", "1") as producer:
         report = producer.epoch()

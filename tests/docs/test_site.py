@@ -40,7 +40,7 @@ def test_every_page_is_in_the_navigation_once_and_the_other_way_round() -> None:
 
 
 def test_no_page_installs_from_a_registry_what_no_registry_has() -> None:
-    """Who typed such a command would get an error, or one day somebody else's package."""
+    """A reader who typed such a command would get an error, or one day somebody else's package."""
     command = re.compile(r"pip install[^\n`]*substream-tracker")
     pages_with_it = [
         page.name for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if command.search(page.read_text())

@@ -44,7 +44,7 @@ def test_a_machine_sends_no_more_than_one_message_an_interval(run: Run, interval
 
 @pytest.mark.parametrize(("size", "machines", "per_substream"), [(3, 15, 10), (6, 5, 10), (6, 15, 1), (2, 20, 100)])
 def test_short_intervals_save_what_elements_come_together(size: int, machines: int, per_substream: int) -> None:
-    """Where elements are quick, a machine is silent in an interval if none comes by, and none closes a substream."""
+    """If elements are quick, a machine is silent in an interval if none comes by, and none closes a substream."""
     interval = 150.0
     run = simulate(Shape(size=size, machines=machines, per_substream=per_substream, elements=10_000))
     comes_by = 1 - (1 - 1 / machines) ** size

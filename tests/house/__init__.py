@@ -1,1 +1,1 @@
-"""How the code is laid out: which part may know of which."""
+"""The layout of the code: which part may know of which."""

@@ -1,4 +1,4 @@
-"""How docstrings begin: a function's with a verb in the imperative, so that a reader sees what it does."""
+"""First words of docstrings: a function's is a verb in the imperative, so that a reader sees what it does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.house.trees import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ["tracker", "spark_client", "examples", "benchmarks", "scripts", "experiments", "integrations"]
+FOLDERS = ["tracker", "spark_client", "examples", "benchmarks", "scripts", "experiments", "integrations", "tests"]
 #: First words of a noun clause, or of a verb in the third person.
 _BANNED = {
     "What",

@@ -1,4 +1,4 @@
-"""What the Spark client exports is there, and the processes that Spark starts load little of it."""
+"""The exports of the Spark client are there, and the processes that Spark starts load little of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import spark_client
 from tests.house.trees import parsed
 
 _SOURCE = Path(spark_client.__file__)
-#: What only a driver needs: each takes a tenth of a second or more of every process that loads it.
+#: Modules that only a driver needs: each takes a tenth of a second or more of every process that loads it.
 _HEAVY = {"pandas", "pyarrow.dataset", "spark_client.api.session", "spark_client.release.query", "tracker.server"}
 
 

@@ -100,7 +100,7 @@ _ANY = {**MODULES, **modules_of("tracker")}
 def imported(tree: ast.AST, package: str = "") -> Iterator[str]:
     """The modules that some code imports anywhere; of `from a import b` that is `a.b`, if there is one, or `a`.
 
-    What is imported relatively is of the same room, and is left out unless the code's package is given.
+    A relative import is of the same room, and is left out unless the code's package is given.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -171,7 +171,7 @@ def test_nothing_of_the_package_is_imported_in_a_function(module: str) -> None:
     assert not local, f"{module} hides imports of {local} in functions: move what both sides need below them"
 
 
-#: What other rooms may import of Spark: its documented modules, and what is taken from them that has a small letter.
+#: Imports of Spark in other rooms: its documented modules, and names from them that have a small letter.
 _PUBLIC = {
     "pyspark",
     "pyspark.errors",
@@ -184,7 +184,7 @@ _PUBLIC = {
     "pyspark.sql.streaming.query",
     "pyspark.sql.types",
 }
-#: What the JVM's side of a session, a query or a plan is asked for.
+#: Attributes of the JVM's side of a session, a query or a plan.
 _OF_THE_JVM = {"executedPlan", "lastExecution", "optimizedPlan", "queryExecution", "sessionState", "streamingQuery"}
 #: Files of a checkpoint, as parts of a path.
 _OF_CHECKPOINTS = {"commits", "metadata", "offsets", "sources"}
@@ -201,7 +201,7 @@ _NAMES = (
 
 
 def private_uses(code: str) -> list[str]:
-    """What some code uses of Spark that no release promises: imports, attributes, files of checkpoints, names."""
+    """List the uses of Spark that no release promises: imports, attributes, files of checkpoints, names."""
     tree, found = parsed(code), list[str]()
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
     for node in ast.walk(tree):
@@ -227,7 +227,7 @@ def _is_private(module: str) -> bool:
 
 
 def _is_own(value: ast.expr) -> bool:
-    """Whether an attribute is of the class that the code is in."""
+    """Return whether an attribute is of the class that the code is in."""
     if isinstance(value, ast.Call):
         return isinstance(value.func, ast.Name) and value.func.id == "super"
     return isinstance(value, ast.Name) and value.id in ("self", "cls")

@@ -23,7 +23,7 @@ PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 
 
 def eventually(look: Callable[[], Any], seconds: float = 300.0) -> Any:
-    """Looks until something is there, and returns it."""
+    """Look until something is there, and return it."""
     until = time.monotonic() + seconds
     while True:
         found = look()
@@ -80,7 +80,7 @@ class Airflow:
         self._token = ""
 
     def start(self) -> None:
-        """Starts it, and waits until it answers."""
+        """Start Airflow, and wait until it answers."""
         subprocess.run(
             [PROGRAM, "db", "migrate"], env=self._environment, check=True, capture_output=True, cwd=self._directory
         )
@@ -89,7 +89,7 @@ class Airflow:
         eventually(self._find_token)
 
     def start_part(self, part: str) -> None:
-        """Starts one of its processes."""
+        """Start one of Airflow's processes."""
         with (self._directory / f"{part}.log").open("ab") as log:
             self._parts[part] = subprocess.Popen(
                 [PROGRAM, part],
@@ -108,16 +108,16 @@ class Airflow:
         process.wait()
 
     def stop(self) -> None:
-        """Ends all its processes."""
+        """End all of Airflow's processes."""
         for part in list(self._parts):
             self.kill_part(part)
 
     def log(self, part: str) -> str:
-        """What one of its processes has logged."""
+        """Return the log of one of Airflow's processes."""
         return (self._directory / f"{part}.log").read_text()
 
     def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Calls its API: GET, or POST of a body. None: there is no such thing yet."""
+        """Call Airflow's API: GET, or POST of a body. None: there is no such thing yet."""
         request = urllib.request.Request(
             f"{self._url}/api/v2/{path}",
             data=None if body is None else json.dumps(body).encode(),
@@ -132,7 +132,7 @@ class Airflow:
             raise AssertionError(f"{path}: {refused.code} {refused.read().decode()}") from None
 
     def unpause(self, dag: str) -> None:
-        """Waits until a DAG is there, and lets it run."""
+        """Wait until a DAG is there, and let it run."""
         eventually(lambda: self.call(f"dags/{dag}"))
         request = urllib.request.Request(
             f"{self._url}/api/v2/dags/{dag}",
@@ -143,7 +143,7 @@ class Airflow:
         urllib.request.urlopen(request, timeout=60).close()
 
     def run(self, dag: str, **conf: Any) -> str:
-        """Runs a DAG, and returns the run's name."""
+        """Run a DAG, and return the run's name."""
         self.unpause(dag)
         return str(self.call(f"dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
 
@@ -158,13 +158,13 @@ class Airflow:
         return {each["task_id"]: each["state"] for each in found["task_instances"]}
 
     def result(self, dag: str, run: str, task: str) -> Any:
-        """What a task has returned."""
+        """Return the result of a task."""
         return self.call(f"dags/{dag}/dagRuns/{run}/taskInstances/{task}/xcomEntries/return_value?deserialize=true")[
             "value"
         ]
 
     def task_log(self, dag: str, run: str, task: str) -> str:
-        """What a task has logged in its first try."""
+        """Return the log of a task's first try."""
         return json.dumps(self.call(f"dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/1"))
 
     def _find_token(self) -> bool:

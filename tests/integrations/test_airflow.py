@@ -175,7 +175,7 @@ def test_each_end_starts_a_dag_once_while_processes_are_killed(
         report.report(commit=True)
 
     def started() -> list[str]:
-        """What the runs that have succeeded were started by."""
+        """Return the names of the ends that started the runs that have succeeded."""
         runs = [run["dag_run_id"] for run in airflow.runs("bill") if run["state"] == "success"]
         return sorted(payload["name"] for run in runs for payload in airflow.result("bill", run, "ends"))
 
@@ -208,7 +208,7 @@ def test_rollups_wait_for_a_window_in_all_scopes_or_most(
     gate = client.open_producer("parted", "gate", run="r1")
 
     def end(hour: int, **sent: int) -> None:
-        """Sends so many of twenty elements, by scope."""
+        """Send so many of twenty elements, by scope."""
         report = gate.epoch()
         for scope, elements in sent.items():
             name = f"2013-01-01T{hour:02d}:00:00Z/2013-01-01T{hour + 1:02d}:00:00Z"

@@ -122,7 +122,7 @@ class Dagster:
         self._daemon: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the daemon."""
+        """Start the daemon."""
         with (self.directory / "daemon.log").open("ab") as log:
             self._daemon = subprocess.Popen(
                 [HOME / "bin" / "dagster-daemon", "run", "--python-file", "definitions.py"],
@@ -153,11 +153,11 @@ class Dagster:
         return self._look(CHECKS)
 
     def launch_check(self) -> None:
-        """Runs the check itself, which the sensor has evaluated."""
+        """Run the check itself, which the sensor has evaluated."""
         subprocess.run([HOME / "bin" / "python", "-c", CHECK], env=self._environment, check=True, cwd=self.directory)
 
     def billed(self) -> list[str]:
-        """What the runs have been given."""
+        """Return the arguments of the runs."""
         file = self.directory / "billed"
         return sorted(file.read_text().splitlines()) if file.exists() else []
 

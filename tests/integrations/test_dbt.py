@@ -84,7 +84,7 @@ class Project:
         self.run("deps")
 
     def run(self, *command: str) -> str:
-        """Runs dbt, and returns what it prints."""
+        """Run dbt, and return what it prints."""
         environment = os.environ | {"DBT_PROFILES_DIR": str(self._directory), "DO_NOT_TRACK": "1", "TZ": "UTC"}
         done = subprocess.run(
             [PROGRAM, "--no-use-colors", *command], cwd=self._directory, env=environment, capture_output=True, text=True
@@ -93,7 +93,7 @@ class Project:
         return done.stdout
 
     def build(self) -> None:
-        """Builds all models."""
+        """Build all models."""
         self.run("build", "--vars", f"{{job: {self._job}}}")
 
     def rows(self, model: str) -> list[tuple[str, datetime, int]]:

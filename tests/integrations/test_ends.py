@@ -1,4 +1,4 @@
-"""What orchestrators get of an end, and which ends are good enough. Without an orchestrator."""
+"""Ends as orchestrators get them, and which ends are good enough. Without an orchestrator."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def name_of(day: int) -> str:
 
 
 def marks(python: Path | str, program: str, address: str, job: str, directory: Path) -> Any:
-    """What the program has found in the metastore after it has marked all days up to lima's."""
+    """Mark all days up to lima's. Return the program's findings in the metastore."""
     place = directory / "clean"
     done = subprocess.run(
         [python, "-c", MARKING + program, address, job, "lima", place],

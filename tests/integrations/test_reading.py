@@ -1,4 +1,4 @@
-"""What the Dagster sensor reads after a cursor. Without Dagster."""
+"""Reading of the Dagster sensor after a cursor. Without Dagster."""
 
 from __future__ import annotations
 

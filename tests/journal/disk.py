@@ -21,7 +21,7 @@ _Open = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 
 
 class _Methods(ctypes.Structure):
-    """What can be done with an open file, as far as it matters here: `xSync` is the sixth."""
+    """Methods of an open file, as far as they matter here: `xSync` is the sixth."""
 
     _fields_ = (
         ("version", ctypes.c_int),
@@ -47,7 +47,7 @@ class _Vfs(ctypes.Structure):
 
 
 class Disk:
-    """What has reached the disk, of one directory.
+    """The synced content of one directory.
 
     Args:
         live: where files are written.
@@ -71,7 +71,7 @@ class Disk:
         self._names = {path.name: path.stat().st_ino for path in self._live.iterdir()}
 
     def after_power_loss(self, where: Path) -> Path:
-        """What is there when the machine is up again."""
+        """Restore the content of the disk when the machine is up again."""
         shutil.rmtree(where, ignore_errors=True)
         where.mkdir()
         for name, inode in self._names.items():

@@ -50,7 +50,7 @@ class Shelf:
 
 
 class FaultyObjects:
-    """What one process sees of a shelf.
+    """A shelf as one process sees it.
 
     Args:
         shelf: the objects.

@@ -18,7 +18,7 @@ from tracker.store import ConditionalStore
 
 @dataclass(frozen=True)
 class Place:
-    """Where a test's journal is."""
+    """Place of a test's journal."""
 
     base: str  #: the address, with options
 
@@ -40,7 +40,7 @@ class Place:
         return [each for each in self.positions() if not self.head(each)["holder"]]
 
     def head(self, position: int) -> dict[str, object]:
-        """What an entry tells of itself."""
+        """Return an entry's head."""
         content = self.objects.get(f"log/{position:020}")
         assert content is not None
         head: dict[str, object] = json.loads(content.split(b"\n")[1])

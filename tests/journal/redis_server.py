@@ -35,7 +35,7 @@ class RedisServer:
         self.start()
 
     def start(self) -> None:
-        """Starts it and waits until it answers."""
+        """Start the server and wait until it answers."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
         self.wait_until(lambda: self.client().ping())
@@ -47,11 +47,11 @@ class RedisServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process has not ended."""
+        """True if the process has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def client(self) -> Any:
-        """Returns a client with which a test looks at the server."""
+        """Return a client with which a test looks at the server."""
         return redis.Redis(
             port=self.port,
             password=self._options.get("requirepass"),
@@ -60,11 +60,11 @@ class RedisServer:
         )
 
     def address(self, options: str = "") -> str:
-        """Returns the journal's address on it; its lease is short, and this machine's marks lie beside its files."""
+        """Return the journal's address on it; its lease is short, and this machine's marks lie beside its files."""
         return f"redis://127.0.0.1:{self.port}/0?lease=1&marks={self.directory}/marks{options}"
 
     def wait_until(self, holds: Any) -> None:
-        """Waits until something holds; an error of the server means that it does not yet."""
+        """Wait until something holds; an error of the server means that it does not yet."""
         assert self._process is not None
         while True:
             try:
@@ -118,7 +118,7 @@ class Sentinel(RedisServer):
 
 
 def replica_of(server: RedisServer, directory: Path, port: int | None = None, **options: str) -> RedisServer:
-    """Returns a replica that has caught up; it finds its server at a port, if one is given."""
+    """Return a replica that has caught up; it finds its server at a port, if one is given."""
     replica = RedisServer(directory, replicaof=f"127.0.0.1 {port or server.port}", **options)
     replica.wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up")
     return replica

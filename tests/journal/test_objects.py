@@ -1,4 +1,4 @@
-"""What the journal in an object store keeps: under death of the tracker, of the store, and of the way between them."""
+"""The journal in an object store under death of the tracker, of the store, and of the way between them."""
 
 from __future__ import annotations
 
@@ -504,7 +504,7 @@ def test_a_standby_of_a_leaderless_log_with_a_hole_finds_the_loss(directory: Pla
 @pytest.mark.parametrize("now", ["empty", "older", "another log"])
 @pytest.mark.parametrize("leads", [True, False], ids=["takes over", "waits"])
 def test_a_standby_that_has_read_more_than_there_is_finds_the_loss(directory: Place, now: str, leads: bool) -> None:
-    """Its own claim, at the end of what is left, would hide that more was there."""
+    """The standby's own claim, at the end of what is left, would hide that more was there."""
 
     def written(life: bytes) -> None:
         leader, _, _ = opened(directory.address())

@@ -16,7 +16,7 @@ __all__ = ["bucket", "directory", "place", "s3"]  # fixtures
 
 @contextmanager
 def waiting(journal: FollowableJournal) -> Iterator[threading.Event]:
-    """Tries to own the journal, as a standby does, until it succeeds; the event is set then."""
+    """Try to own the journal, as a standby does, until it succeeds; the event is set then."""
     owns, ends = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -39,7 +39,7 @@ def names(where: Place) -> list[str]:
 
 
 def shown(where: Place) -> None:
-    """Waits until a standby has shown that it is there."""
+    """Wait until a standby has shown that it is there."""
     while not names(where):
         time.sleep(0.01)
 

@@ -62,7 +62,7 @@ class World:
         self._depth = 0
 
     def meanwhile(self) -> None:
-        """What happens between two requests of a tracker."""
+        """Let others act between two requests of a tracker."""
         if self._depth < _DEPTH and self.random.random() < 0.05:
             self.step()
 
@@ -184,7 +184,7 @@ class Tracker:
 
 
 def run(seed: int, marks: Path) -> World:
-    """Lets the trackers race, and checks what is left."""
+    """Let the trackers race, and check what is left."""
     world = World(seed, marks)
     for _ in range(_STEPS):
         world.step()

@@ -1,4 +1,4 @@
-"""What was acknowledged survives a loss of power, at whatever moment: it had been synced."""
+"""Acknowledged records survive a loss of power, at whatever moment: they had been synced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def records(first: int, count: int) -> list[Record]:
 
 
 def came_back(where: Path, told: int, accept_loss: bool = False) -> str:
-    """What is wrong with the journal that the disk kept; empty: nothing."""
+    """Return the fault of the journal that the disk kept; empty: none."""
     journal = SqliteJournal(where / "tracker.db")
     try:
         recovery = journal.recover(accept_loss)
@@ -39,7 +39,7 @@ def came_back(where: Path, told: int, accept_loss: bool = False) -> str:
 
 
 def lost_power(tmp_path: Path, seed: int) -> list[str]:
-    """Appends and snapshots, and a loss of power now and then; what was wrong after it."""
+    """Append and write snapshots, and lose power now and then. Return the faults after it."""
     random = Random(seed)
     live = tmp_path / "live"
     live.mkdir()
@@ -66,7 +66,7 @@ def test_what_was_acknowledged_survives_a_loss_of_power(tmp_path: Path, seed: in
 
 
 def test_what_a_repair_has_saved_survives_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it is done, and just before what was saved takes the damaged file's place."""
+    """Power is lost when the repair is done, and just before what was saved takes the damaged file's place."""
     live = tmp_path / "live"
     live.mkdir()
     with watched(live) as disk:
@@ -99,7 +99,7 @@ def test_what_a_repair_has_saved_survives_a_loss_of_power(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("without", ["synchronous", "snapshots"])
 def test_what_was_not_synced_is_missed(tmp_path: Path, without: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What shows the test above to be true: a journal that does not sync loses what it acknowledged."""
+    """A journal that does not sync loses what it acknowledged."""
     if without == "synchronous":
         plain = sqlite3.connect
 

@@ -1,4 +1,4 @@
-"""What the journal in Redis keeps: under death of the tracker, of the server, and of the connection between them."""
+"""The journal in Redis under death of the tracker, of the server, and of the connection between them."""
 
 from __future__ import annotations
 
@@ -533,7 +533,7 @@ def test_while_the_server_is_away_a_write_waits_until_interrupted(server: RedisS
 
 
 def copied(server: RedisServer, where: Path) -> None:
-    """What the server has on its disk now."""
+    """Copy what the server has on its disk now."""
     server.kill()
     shutil.copytree(server.directory, where)
     server.start()

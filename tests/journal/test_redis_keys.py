@@ -128,7 +128,7 @@ def test_a_replica_does_not_confirm_who_leads(server: RedisServer, tmp_path: Pat
 
 
 def confirms(journal: Journal) -> bool:
-    """Whether a journal confirms who leads now: a replica that has no processor answers late."""
+    """Return whether a journal confirms who leads now: a replica that has no processor answers late."""
     try:
         journal.confirm()
     except JournalError:

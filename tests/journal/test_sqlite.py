@@ -1,4 +1,4 @@
-"""What the embedded journal keeps, and what it says when it cannot."""
+"""The embedded journal: the records that it keeps, and its errors when it cannot."""
 
 from __future__ import annotations
 
@@ -497,7 +497,7 @@ def test_a_whole_but_inconsistent_file_is_rebuilt_before_it_is_written(path: Pat
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """What is there, but for the lock and the mark's own progress."""
+    """Return the files, but for the lock and the mark's own progress."""
     return {file.name: file.read_bytes() for file in directory.iterdir() if not file.name.endswith(("-lock", "-mark"))}
 
 
@@ -531,7 +531,7 @@ def test_what_is_lost_must_be_accepted(
     directory = tmp_path / "left"
     shutil.copytree(left, directory)
     path = directory / "tracker.db"
-    # What the older snapshot covers is gone from the log, as after a long life.
+    # Records that the older snapshot covers are gone from the log, as after a long life.
     if what == "snapshots":
         with sqlite3.connect(path) as log:
             log.execute("DELETE FROM log WHERE first <= 5")

@@ -1,4 +1,4 @@
-"""What a scrape shows, as numbers."""
+"""Numbers of a scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client counts, against the calls that it made."""
+"""Counts of a client, against the calls that it made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a relay's metrics tell: every number against what was done to the relay."""
+"""Metrics of a relay: every number against what was done to the relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's metrics tell: every number against what was done to the server."""
+"""Metrics of a server: every number against what was done to the server."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_snapshot_is_counted(servers: Servers, tmp_path: Path) -> None:
 
 
 def test_a_watch_that_does_not_read_is_behind(server: Server) -> None:
-    """Its stream takes as much as the transport has room for; the rest waits."""
+    """A watch's stream takes as much as the transport has room for; the rest waits."""
     define(server.stub)
     watch = server.stub.Watch(wire.WatchRequest(job="job"))
     watch.initial_metadata()

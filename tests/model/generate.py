@@ -160,7 +160,7 @@ class Generator:
         return durations | self._rules()
 
     def _rules(self) -> dict[str, int]:
-        """What ends substreams without a promise, of a random stream of its own."""
+        """Return rules that end substreams without a promise, of a random stream of its own."""
         r = self.ending
         rules: dict[str, int] = {"expire_expected": r.random() < 0.5}
         if r.random() < 0.3:
@@ -280,7 +280,7 @@ class Generator:
         return promises
 
     def _expectation(self, front: str) -> list[Any]:
-        """How many elements a front sends of a substream: mostly the same number each time, and one that comes true."""
+        """Return a front's number of elements of a substream: mostly the same each time, and one that comes true."""
         r = self.random
         scope, name, end_time = self._substream()
         segment = r.choice([segment for segment, _ in self.graph]) if r.random() < 0.3 else self.graph[0][0]
@@ -486,7 +486,7 @@ class Generator:
         return {"mode": "HAND_OVER"} if self.random.random() < 0.3 else {}
 
     def _front_segments(self, fronts: list[str], graph: list[list[Any]]) -> list[list[Any]]:
-        """What some of the fronts feed; nearly always so that every segment is reached."""
+        """Return the segments that some of the fronts feed; nearly always so that every segment is reached."""
         r = self.random
         if not self.leads or r.random() < 0.2:
             return []
@@ -609,7 +609,7 @@ class Generator:
             self._redeploy(another_graph=0.7)
 
     def _pause(self) -> None:
-        """What comes between a hand-over, done or not, and the next deployment: nothing of it counts if it is done."""
+        """Draw commands between a hand-over, done or not, and the next deployment: none counts if it is done."""
         r = self.pausing
         for _ in range(r.choice([0, 0, 1, 2, 4])):
             p, front = r.choice(self.producers), r.choice([*self.fronts, "nobody"])

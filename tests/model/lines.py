@@ -74,7 +74,7 @@ EVENT_NAMES = {
 
 
 class Tracks(Protocol):
-    """What the core and the model have in common, as far as lines need it."""
+    """The common part of the core and the model, as far as lines need it."""
 
     def apply(self, command: Command, now: int) -> Answer: ...
 
@@ -279,7 +279,7 @@ def _log_named(line: Line) -> str:
 
 
 def as_told(events: Sequence[list[Any]], told: Sequence[list[Any]]) -> list[list[Any]]:
-    """Events as a vector tells them: an older one leaves out whether a drain has closed what ended.
+    """Return events as a vector has them: an older one leaves out whether a drain has closed what ended.
 
     >>> as_told([["ENDED", "a", "", "s", None, 0, "COMPLETE", 0, True, None]],
     ...         [["ENDED", "a", "", "s", None, 0, "COMPLETE", 0]])

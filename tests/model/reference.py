@@ -1,9 +1,9 @@
 """The contract as plain code: a model that is slow and, as far as its author can see, obviously right.
 
 It reads like the contract, section by section, and keeps what the contract speaks of and nothing more: no index, no
-cache, no flag that could be computed. What is closed, balanced, open or held is found out by looking at everything,
-each time. It is what the tracker's core is compared with, so it must never import the core's logic (only its plain
-values), and must never be made faster at the price of a sentence of the contract being harder to find in it.
+cache, no flag that could be computed. A look at everything, each time, finds out if a substream is closed, balanced,
+open or held. The tracker's core is compared with it, so it must never import the core's logic (only its plain values),
+and must never be made faster at the price of a sentence of the contract being harder to find in it.
 
 Where the contract is silent, a comment says `reading:` and what is taken for granted here.
 """
@@ -146,7 +146,7 @@ class Substream:
         return self.accounts.get(segment, Account())
 
     def expected(self, segment: str) -> dict[str, int]:
-        """How many elements each front has promised on a segment."""
+        """Return the number of elements that each front has promised on a segment."""
         return {front: numbers[-1][1] for front, numbers in self.expectations.get(segment, {}).items()}
 
     def short(self, segment: str) -> bool:
@@ -165,7 +165,7 @@ class Substream:
 
 @dataclass
 class PromiseSet:
-    """What fronts have promised, whoever said it."""
+    """Promises of fronts, from all producers."""
 
     finished: set[str] = field(default_factory=set)
     frontiers: dict[tuple[str, str | None], int] = field(default_factory=dict)  # by (front, scope; None: every scope)
@@ -262,7 +262,7 @@ class JobDrain:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which events a reader asks for: of these segments and scopes; empty: of all."""
+    """A reader's filter of events: of these segments and scopes; empty: of all."""
 
     segments: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
@@ -338,7 +338,7 @@ class Job:
         return [event for event in self.events if event.at_ns <= self.past_retention and subscription.waits_for(event)]
 
     def drop_unwanted(self) -> None:
-        """What is past retention goes, unless a subscription waits for it."""
+        """Drop events past retention, unless a subscription waits for them."""
         kept: list[Event] = []
         for event in self.events:
             wanted = any(subscription.waits_for(event) for subscription in self.subscriptions.values())
@@ -363,7 +363,7 @@ class Job:
     # -- fronts and closing
 
     def promised(self) -> PromiseSet:
-        """What holds now: what is firm, and what IMMEDIATE epochs may still withdraw."""
+        """Return the promises that hold now: firm ones, and those that IMMEDIATE epochs may still withdraw."""
         now = copy.deepcopy(self.firm)
         for producer in self.producers.values():
             for epoch in producer.staged.values():
@@ -388,7 +388,7 @@ class Job:
         return reaching
 
     def complete(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
-        """Whether each front that feeds the segment has promised a number, or has finished."""
+        """Return whether each front that feeds the segment has promised a number, or has finished."""
         expected = s.expected(segment)
         return all(
             front in expected or front in promised.finished
@@ -397,7 +397,7 @@ class Job:
         )
 
     def met(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
-        """Whether all that its fronts have promised on a segment was sent."""
+        """Return whether all that its fronts have promised on a segment was sent."""
         return self.complete(s, segment, promised) and not s.short(segment)
 
     def closes_without_finish(self, front: str, s: Substream, promised: PromiseSet) -> bool:
@@ -445,7 +445,7 @@ class Job:
         return frozenset(g for g in self.feeds if self.closed(s, g, promised))
 
     def over(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
-        """Whether what is not known does not come to be known by an entry for this segment."""
+        """Return whether an entry for this segment cannot make an unknown substream known."""
         return self.closed_by_fronts(s, segment, promised) or self.below_floor(s, segment)
 
     def floor(self, segment: str, scope: str | None) -> int | None:
@@ -520,8 +520,7 @@ class Job:
                     fronts[front] = made[firm:]
 
     def remove_front_from_expectations(self, name: str, segments: Iterable[str]) -> None:
-        """What a front has promised on segments that it feeds no more still counts: its elements are among those
-        sent."""
+        """Keep a front's numbers on segments that it feeds no more: its elements are among those sent."""
         for s in self.substreams.values():
             for segment, fronts in s.expectations.items():
                 if segment in segments and name in fronts:
@@ -587,7 +586,7 @@ class Job:
 
 
 class ModelView:
-    """What the model can be asked of one job, by the names that the core's view has for it."""
+    """The model's answers about one job, by the names of the core's view."""
 
     def __init__(self, tracker: ReferenceTracker, name: str) -> None:
         self.status = partial(tracker.job_status, name)
@@ -885,7 +884,7 @@ class ReferenceTracker:
         self._resume(job)
 
     def _resume(self, job: Job) -> None:
-        """What was owed could not come in a hand-over, so all waiting starts again after it."""
+        """Start all waiting again after a hand-over, in which what was owed could not come."""
         for front in job.fronts.values():
             front.since = self._now
         for s in job.open_substreams():
@@ -956,7 +955,7 @@ class ReferenceTracker:
         self._evaluate(job)
 
     def _settle(self, job: Job, producer: Producer, start: int) -> None:
-        """What earlier runs left behind, once a run has said where it starts."""
+        """Resolve what earlier runs left behind, once a run has stated where it starts."""
         for number in sorted(producer.staged):
             epoch = producer.staged[number]
             if number < start and not (epoch.of_sealing_run and not epoch.sealed):
@@ -1295,7 +1294,7 @@ class ReferenceTracker:
         return dropped
 
     def _says_more(self, job: Job, promise: Promised, committed_with_it: Sequence[Promised]) -> bool:
-        """Whether a promise would raise a frontier or finish a front, after the commit."""
+        """Return whether a promise would raise a frontier or finish a front, after the commit."""
         promised = job.promised()
         for other in committed_with_it:
             promised.add(other)
@@ -1388,7 +1387,7 @@ class ReferenceTracker:
             self._advance(job, promised)
 
     def _is_whole(self, job: Job, s: Substream, segment: str, promised: PromiseSet) -> bool:
-        """Whether nothing is missing of a substream that was given up: by its fronts, by a drain, or upstream."""
+        """Return whether nothing of a given-up substream is missing: by its fronts, by a drain, or upstream."""
         missing = any(s.ended[g].reason is s.given_up for g in job.upstream(segment) if g in s.ended)
         cut_short = job.cut_short(s, segment, promised)
         return not missing and not cut_short and job.closed_by_fronts(s, segment, promised)
@@ -2116,7 +2115,7 @@ def _resolved(promise: Promise, sids: Sequence[Sid]) -> Promised:
 
 
 def _named(promises: Iterable[Promised]) -> list[Sid]:
-    """What promises name: closed, or expected."""
+    """Return the substreams that promises name: closed, or expected."""
     return [promise[2] for promise in promises if promise[0] == "close" or promise[0] == "expect"]
 
 

@@ -6,12 +6,12 @@
     python -m tests.mutants --file tracker/server/limits.py --tests tests/server/test_bounds.py
 
 The tests run in a copy of the repository. Each area has its own tests; a mutant is killed by the first that fails. So
-the tests that have killed most stand first, then the quickest (`ordering`), and nothing is cut down to be read. What
-survives and is listed in ``equal.json`` makes no difference that anybody could see, for the reason given there, and is
-not run. Ends with 1 if anything else survives.
+the tests that have killed most stand first, then the quickest (`ordering`), and nothing is cut down to be read. Mutants
+in ``equal.json`` make no difference that anybody could see, for the reason given there, and are not run. The exit
+status is 1 if another one survives.
 
-What costs time is what survives: it meets all tests of its area. With ``--tests`` it meets only these, which is for a
-first look; other tests of the area may notice what they do not.
+Survivors cost the time: each meets all tests of its area. With ``--tests`` they meet only these, which is for a first
+look; other tests of the area may notice what they do not.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def sources(area: str) -> list[str]:
 
 @contextmanager
 def _copies(number: int) -> Iterator[SimpleQueue[Path]]:
-    """Copies of the repository, in which files are changed."""
+    """Yield copies of the repository, in which files are changed."""
     free: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for place in range(number):
@@ -190,7 +190,7 @@ class _Tests:
             self._copies.put(copy)
 
     def _run(self, copy: Path) -> tuple[dict[str, float], str]:
-        """How long each test took, and the first that failed."""
+        """Run the tests. Return how long each took, and the first that failed."""
         with tempfile.TemporaryDirectory(prefix="mutants-run-") as folder:
             order, note = Path(folder) / "order.json", Path(folder) / "note.json"
             with self._lock:
@@ -203,7 +203,7 @@ class _Tests:
             if ended == _NO_TESTS:
                 raise SystemExit(f"there are no such tests: {shlex.join(self._chosen)}")
             noted: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"seconds": {}, "failed": ""}
-        # What cannot even be imported fails before any test does.
+        # A mutant that cannot even be imported fails before any test does.
         return noted["seconds"], noted["failed"] or ("" if ended == _PASSED else "before any test")
 
 

@@ -61,7 +61,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What identifies it as the code around it moves."""
+        """The identity of a mutant while the code around it moves."""
         before, after = (" ".join(text.join(self.around).split()) for text in (self.before, self.after))
         return self.file, self.function, before, after
 

@@ -18,7 +18,7 @@ _PATIENCE_S, _PATIENCE = 30, 10  # a test may take so much more, and so many tim
 
 
 class Known(TypedDict):
-    """What is known of a test."""
+    """Duration and kills of a test."""
 
     seconds: float
     kills: int

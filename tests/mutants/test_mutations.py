@@ -1,4 +1,4 @@
-"""What counts as a mutant, and that each is a program: what does not parse would be killed for nothing."""
+"""Mutants, and that each is a program: one that does not parse would be killed for nothing."""
 
 from __future__ import annotations
 

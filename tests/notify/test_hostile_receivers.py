@@ -43,7 +43,7 @@ def endless(text: bytes) -> Callable[[socket.socket], None]:
 
 
 def refused(answer: Callable[[socket.socket], None], scheme: str = "http") -> str:
-    """Why nothing was delivered to a receiver that answers so."""
+    """Return why nothing was delivered to a receiver that answers so."""
     taken = bytearray()
     with socket.create_server(("127.0.0.1", 0)) as server:
 

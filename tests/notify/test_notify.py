@@ -1,4 +1,4 @@
-"""What ends is delivered at least once, in order, by a real process, whatever stops in between."""
+"""Ends are delivered at least once, in order, by a real process, whatever stops in between."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET = base64.b64encode(b"known to both").decode()
 
 
 def ready(url: str) -> str:
-    """What `/readyz` answers."""
+    """Return the answer of `/readyz`."""
     try:
         return str(urllib.request.urlopen(f"{url}/readyz").read(), "utf-8")
     except urllib.error.HTTPError as refused:
@@ -78,7 +78,7 @@ def write_rules(directory: Path, job: str, receiver: Receiver, more: str = "") -
 
 
 def end(client: TrackerClient, job: str, *names: str) -> None:
-    """Ends substreams, in this order."""
+    """End substreams, in this order."""
     producer = client.open_producer(job, "q", "-".join(names))
     for name in names:
         report = producer.epoch()

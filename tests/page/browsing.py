@@ -24,7 +24,7 @@ _ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-#: What the page must keep, by axe-core: WCAG 2.2 A and AA, and its good practice.
+#: axe-core's rules for the page: WCAG 2.2 A and AA, and its good practice.
 _RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 expect.set_options(timeout=60_000)  # ms: a busy machine takes its time
@@ -60,7 +60,7 @@ class Window:
         self.tab.on("console", self._note)
 
     def _note(self, message: Any) -> None:
-        # What a fetch prints when the server is gone is no fault of the page.
+        # A fetch's message when the server is gone is no fault of the page.
         if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
             self.wrong.append(f"{message.type}: {message.text}")
 
@@ -83,7 +83,7 @@ class Window:
 
 
 def inaccessible(tab: Page) -> list[str]:
-    """What axe-core finds wrong, in a line each."""
+    """List the violations that axe-core finds, in a line each."""
     results = Axe().run(tab, options={"runOnly": {"type": "tag", "values": _RULES}, "resultTypes": ["violations"]})
     return [
         f"{each['id']}: {each['help']}: {json.dumps([node['html'][:200] for node in each['nodes'][:3]])}"

@@ -41,7 +41,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def window(browser: Any) -> Iterator[Opens]:
-    """Opens tabs; at the end, nothing may have gone wrong in any."""
+    """Open tabs; at the end, nothing may have gone wrong in any."""
     windows: list[Window] = []
 
     def opens(server: Server, **options: Any) -> Window:

@@ -1,4 +1,4 @@
-"""What the page's addresses answer to programs, and to those who mean no good."""
+"""Answers of the page's addresses to programs, and to those who mean no good."""
 
 from __future__ import annotations
 

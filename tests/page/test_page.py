@@ -1,4 +1,4 @@
-"""What a person sees and does on the page, in a real browser at a real server."""
+"""The page in a real browser at a real server, as a person uses it."""
 
 from __future__ import annotations
 
@@ -204,7 +204,6 @@ def test_every_view_is_accessible_in_light_and_dark_and_on_a_phone(site: Server,
 
 
 def test_what_is_not_accessible_is_found(site: Server, window: Opens) -> None:
-    """What shows the test above to be able to fail."""
     tab = window(site).open()
     tab.evaluate("document.querySelector('.version').style.color = '#ccc'")
     tab.evaluate("document.querySelector('label[for=jobs-text]').remove()")

@@ -1,4 +1,4 @@
-"""How states are sent to browsers: each job read once for all of them, nothing piled up for a slow one."""
+"""Streams of states to browsers: each job read once for all of them, nothing piled up for a slow one."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def shared_relay(shared_server: Server) -> Iterator[Relay]:
-    """Its relay, which nobody finds by himself."""
+    """Yield the server's relay, which nobody finds by himself."""
     with TemporaryDirectory(prefix="relay-", dir="/tmp") as directory:
         relay = Relay(Path(directory), shared_server.address)
         yield relay

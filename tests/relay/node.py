@@ -20,7 +20,7 @@ UNITS = 25
 
 
 def fill(report: Report, worker: int, unit: int) -> None:
-    """What a unit says: an element for each name, and all but the last name's received."""
+    """Fill a unit's report: an element for each name, and all but the last name's received."""
     for name in range(NAMES):
         report.sent("raw", "s", f"n{name}", label(worker, unit, name))
         if name < NAMES - 1:

@@ -35,7 +35,7 @@ class Relay:
         return self.log_file.read_text()
 
     def start(self) -> None:
-        """Starts it and waits until it is ready."""
+        """Start the relay and wait until it is ready."""
         listen = ["--listen", self.address] if self.address else []
         with self.log_file.open("a") as log:
             self._process = subprocess.Popen([*self._command, *listen], stdout=subprocess.PIPE, stderr=log, text=True)
@@ -97,7 +97,7 @@ class Node:
         )
 
     def stop(self) -> list[dict[str, Any]]:
-        """Lets the workers finish the report in hand; what each has done."""
+        """Let the workers finish the report in hand. Return what each has done."""
         self._stop.touch()
         said, _ = self._process.communicate()
         assert self._process.returncode == 0
@@ -105,7 +105,7 @@ class Node:
 
 
 def messages(directory: Path) -> Counter[str]:
-    """How many reports a killed tracker had journaled, by producer."""
+    """Count the reports that a killed tracker had journaled, by producer."""
     journal = open_journal(f"sqlite:{directory / 'tracker.db'}")
     recovery = journal.recover()
     assert recovery.state is None

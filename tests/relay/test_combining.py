@@ -1,4 +1,4 @@
-"""What a combined report must mean: to the tracker, what its parts meant; to each caller, what it alone would hear."""
+"""The meaning of a combined report: to the tracker, that of its parts; to each caller, that of its own alone."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ REPORT = "/substream.tracker.v1.Tracker/Report"
 
 @dataclass
 class Told:
-    """What became of reports that came at the same moment, the first of them just before the others."""
+    """Answers to reports that came at the same moment, the first of them just before the others."""
 
     answers: list[wire.ReportResponse | str]  #: a refusal's reason instead of an answer
     messages: int
 
 
 def at_once(server: Server, reports: Sequence[wire.ReportRequest]) -> Told:
-    """Gives reports to a relay's gatherer before the first of them can have been answered."""
+    """Give reports to a relay's gatherer before the first of them can have been answered."""
 
     async def deliver() -> Told:
         async with grpc.aio.insecure_channel(server.address, CHANNEL_OPTIONS) as channel:
@@ -57,7 +57,7 @@ def at_once(server: Server, reports: Sequence[wire.ReportRequest]) -> Told:
 
 
 def alone(server: Server, reports: Sequence[wire.ReportRequest]) -> list[wire.ReportResponse | str]:
-    """Gives them to the tracker one after the other."""
+    """Give reports to the tracker one after the other."""
     return [answer for request in reports for answer in at_once(server, [request]).answers]
 
 
@@ -147,7 +147,7 @@ class Line:
 
     @staticmethod
     async def rest() -> None:
-        """Lets everything happen that can happen now."""
+        """Let everything happen that can happen now."""
         for _ in range(20):
             await asyncio.sleep(0)
 

@@ -39,7 +39,7 @@ def pair(fault: str, tmp_path: Path) -> Iterator[Pair]:
 
 
 def over_relay(registry: CollectorRegistry) -> float:
-    """How many reports were answered by the relay."""
+    """Count the reports that were answered by the relay."""
     return sum(
         sample.value
         for metric in registry.collect()

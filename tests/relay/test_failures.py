@@ -1,4 +1,4 @@
-"""What must hold when the relay dies, the tracker, or both: nothing is lost, nothing counts twice."""
+"""Rules for when the relay dies, the tracker, or both: nothing is lost, nothing counts twice."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def kill(victim: str, server: Server, relay: Relay) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits for what must come; the test's own time limit is the only one."""
+    """Wait for what must come; the test's own time limit is the only one."""
     while not condition():
         time.sleep(0.01)
 
 
 def check_exact(client: TrackerClient, done: list[int]) -> None:
-    """What is counted is what the workers have done, each element once."""
+    """Assert that the tracker has counted what the workers have done, each element once."""
     units = [(worker, unit) for worker, count in enumerate(done) for unit in range(count)]
     for substream in client.substreams(JOB):
         [account] = substream.segments
@@ -79,7 +79,7 @@ def test_kill_9_in_mid_load(victim: str, server: Server, relay: Relay, tmp_path:
 def test_what_a_dead_relay_had_sent_counts_once(
     heard: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its callers report to the tracker themselves, which has its message already, or gets it now."""
+    """The relay's callers report to the tracker themselves, which has its message already, or gets it now."""
     line = Line(server.address)
     relay = Relay(tmp_path, line.address)
     monkeypatch.setenv("TRACKER_RELAY", relay.address)

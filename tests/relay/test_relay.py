@@ -29,14 +29,14 @@ from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
 
 def send(client: TrackerClient, job: str, unit: str, *, keep_apart: bool = False, **more: bool) -> Outcome:
-    """Reports one element."""
+    """Report one element."""
     report = client.producer(job, "q", "r1", keep_apart=keep_apart).epoch(0)
     report.sent("raw", "s", "n", label(unit))
     return report.report(units=[unit], **more).outcome
 
 
 def taken(relay: Relay) -> int:
-    """How many reports a relay has taken; it stops for it."""
+    """Stop a relay. Return how many reports it has taken."""
     assert relay.stop() == 0
     return int(relay.log.rpartition("reports=")[2].split()[0])
 

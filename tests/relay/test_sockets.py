@@ -1,4 +1,4 @@
-"""Whose socket it is: a relay takes none that is not its own, and a client believes none that is not its user's."""
+"""Owners of sockets: a relay takes none that is not its own, and a client believes none that is not its user's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another
 
 @contextmanager
 def user(uid: int) -> Iterator[None]:
-    """This process is another user: who listens meanwhile is known as that one."""
+    """Make this process another user: a listener meanwhile is known as that one."""
     os.seteuid(uid)
     try:
         yield
@@ -75,7 +75,7 @@ def a_link(path: Path, target: Path) -> None:
 
 
 def refusal(path: Path) -> str:
-    """Why nobody can listen at a path."""
+    """Return why nobody can listen at a path."""
 
     async def listen() -> str:
         with pytest.raises(CannotListenError) as refused, bound(grpc.aio.server(), f"unix:{path}", 0o660):
@@ -214,7 +214,7 @@ def reporting(client: TrackerClient, job: str) -> Iterator[TrackerClient]:
 
 
 def staged(client: TrackerClient, job: str) -> int:
-    """How many elements the tracker has heard of."""
+    """Return how many elements the tracker has received."""
     client.producer(job, "q", "r1").commit(0)
     return client.job(job).in_flight
 

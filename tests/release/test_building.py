@@ -1,4 +1,4 @@
-"""What a wheel and an sdist must have. `python -m scripts.release.dist_check` builds them."""
+"""Content of a wheel and of an sdist. `python -m scripts.release.dist_check` builds them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ COMPILERS = {"as", "c++", "c89", "c99", "cargo", "cc", "clang", "cpp", "g++", "g
 
 
 class Ran(NamedTuple):
-    """What `installed.py` has printed: where its driver and a task ran, and what was released."""
+    """The output of `installed.py`: where its driver and a task ran, and what was released."""
 
     driver: list[str]
     task: list[str]

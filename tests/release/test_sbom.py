@@ -1,4 +1,4 @@
-"""What an SBOM must list. `python -m scripts.release.sbom` makes them."""
+"""Content of an SBOM. `python -m scripts.release.sbom` makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the host's workflows may do. `scripts.release.workflows` lints them; nothing here needs the linters."""
+"""Permissions of the host's workflows. `scripts.release.workflows` lints them; nothing here needs the linters."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Query:
         return {window for row in self.rows for window in self.windows(row)}
 
     def released(self, ends: Rule, last: int, first: int | None = None) -> dict[Window, int]:
-        """When each window is released: at the first trigger, up to the last one, at which a rule has it end.
+        """Return when each window is released: at the first trigger, up to the last one, at which a rule has it end.
 
         Args:
             ends: the rule, of the window, the rows before this trigger's batch, those up to it, and its time.
@@ -189,7 +189,7 @@ def measured(query: Query, target: float, ceiling: int) -> dict[Window, int]:
 
 
 def more(weighed: list[tuple[int, float]], steps: dict[int, int], step: int) -> float:
-    """How much the windows weigh that need more than a delay."""
+    """Return the weight of the windows that need more than a delay."""
     return sum(each for need, each in weighed if steps[need] > step)
 
 

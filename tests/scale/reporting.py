@@ -19,7 +19,7 @@ def spec(job: str) -> JobSpec:
 
 
 def say(report: Report, epoch: int, last: int) -> None:
-    """What an epoch says, the same whenever it is said."""
+    """Report an epoch, the same whenever it is reported."""
     for window in range(WINDOWS):
         if epoch < last:
             report.sent("up", "s", f"{epoch}/{window}", label(epoch, window), end_time=epoch)

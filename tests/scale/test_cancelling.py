@@ -79,7 +79,7 @@ def test_a_shard_whose_drain_ends_takes_the_cancelled_others_along(
 
 
 def test_a_drain_that_not_every_shard_was_asked_for_is_cancelled(three: list[Server], job: str) -> None:
-    """Whoever asked for it died in between."""
+    """The caller that asked for it died in between."""
     with ShardedClient(listed(three)) as client:
         client.define_job(spec(job))
         tracker, name = client.logs(job)[0]

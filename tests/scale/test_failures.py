@@ -22,7 +22,7 @@ JOB = "job"
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits for what must come; the test's own time limit is the only one."""
+    """Wait for what must come; the test's own time limit is the only one."""
     while not condition():
         time.sleep(0.01)
 
@@ -44,7 +44,7 @@ def to_its_end(process: subprocess.Popen[str]) -> None:
 
 
 def go_on(process: subprocess.Popen[str], about_to: str) -> None:
-    """Lets it go on until it is about to do something."""
+    """Let the process go on until it is about to do something."""
     assert process.stdin is not None
     assert process.stdout is not None
     while process.stdout.readline() != f"{about_to}\n":
@@ -89,7 +89,7 @@ def test_servers_are_killed_while_the_job_runs(mortal: list[Server]) -> None:
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("call", ["report", "commit"])
 def test_a_producer_is_killed_between_two_shards_that_hear_it(mortal: list[Server], call: str, arrives: bool) -> None:
-    """The last server stands still. What was meant for it arrives after the producer's death, or dies with it."""
+    """The last server stands still. The call to it arrives after the producer's death, or dies with it."""
     last = 6
     first, _, still = sorted(mortal, key=lambda server: server.address)
     with ShardedClient(listed(mortal), "global") as client:

@@ -79,7 +79,7 @@ def test_counts_of_shards_are_added() -> None:
 
 
 def log(random: random.Random, shard: int, deployments: int) -> list[Event]:
-    """What a shard of an ordered job with two segments and progress may say, drained after each deployment."""
+    """Return a log of a shard of an ordered job with two segments and progress, drained after each deployment."""
     said = [
         (f"d{number}", kind)
         for number in range(deployments)
@@ -115,7 +115,7 @@ def until_drained(random: random.Random, substreams: list[tuple[int, str, str]])
 
 
 def heard(random: random.Random, logs: Sequence[Sequence[Event]], ordered: bool, interrupted: bool) -> list[Event]:
-    """What a subscriber hears to whom the shards' events come in some order, and who may stop and go on."""
+    """Return the events of a subscriber to whom the shards' events come in some order, and who may stop and go on."""
     merge = Merge(ordered, beginning(len(logs)))
     given: list[Event] = []
     places = [0] * len(logs)
@@ -143,7 +143,7 @@ def ends(events: Sequence[Event], segment: str) -> list[tuple[str, int, str, str
 
 
 def own(kind: Kind) -> bool:
-    """What is of one shard alone."""
+    """Return whether an event is of one shard alone."""
     return isinstance(kind, Ended | Late)
 
 
@@ -238,7 +238,7 @@ def test_a_drained_shard_holds_nobody_even_after_retention(random: random.Random
 
 
 def handing_over(random: random.Random, shards: int) -> tuple[list[Line], list[list[Line]]]:
-    """What one tracker is told of a job of three deployments that hand over, and what each of several is told of it.
+    """Return a job of three deployments that hand over: its lines for one tracker, and those for each of several.
 
     Each substream goes up and is kept until some deployment lets it go down. The front promises an end time before the
     substreams of that time have come down.

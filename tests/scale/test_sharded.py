@@ -114,7 +114,7 @@ def until_drained(watch: Watch | ShardedWatch) -> list[Event]:
 
 
 def finished(client: TrackerClient | ShardedClient, job: str) -> list[Event]:
-    """What a job has announced, once what was lost is abandoned and it is drained."""
+    """Abandon what was lost, and drain the job. Return its events."""
     # In the order of their end times: what is whole on a segment, and only held by an earlier one, ends as COMPLETE.
     for substream in sorted(client.substreams(job), key=lambda each: (each.end_time is None, each.end_time)):
         if any(account.sent != account.received or account.xor for account in substream.segments):

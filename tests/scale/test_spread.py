@@ -100,7 +100,7 @@ def test_a_list_that_misplaces_a_job_is_refused_at_its_definition(three: list[Se
         assert not set(TrackerClient(three[2].address).jobs()) & set(jobs)
         for name in set(jobs) - set(moved):
             assert not all_three.define_job(spec(name)).created
-        # What the message says to do helps.
+        # The message's advice helps.
         for name in moved:
             with TrackerClient(listed(three[:2])) as two:
                 two.delete_job(name)

@@ -38,7 +38,7 @@ class QuickStart:
         assert len(self._make) == 3
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command until it ends."""
+        """Run a command until it ends."""
         return subprocess.run(
             command, shell=True, cwd=self._directory, env=self._environment, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False,
@@ -46,7 +46,7 @@ class QuickStart:
 
     @contextmanager
     def tracker(self) -> Iterator[None]:
-        """Carries out the first four commands; the tracker is there for as long as the body runs."""
+        """Carry out the first four commands; the tracker is there for as long as the body runs."""
         for command in self._make:
             made = self.run(command)
             assert made.returncode == 0, made.stderr
@@ -55,7 +55,7 @@ class QuickStart:
 
     @contextmanager
     def serving(self, command: str) -> Iterator[None]:
-        """Runs a command that serves for as long as the body runs."""
+        """Run a command that serves for as long as the body runs."""
         server = subprocess.Popen(
             command, shell=True, cwd=self._directory, env=self._environment,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

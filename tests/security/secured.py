@@ -60,7 +60,7 @@ class Secured:
 
     @staticmethod
     def until(holds: Callable[[], bool]) -> None:
-        """Waits for something that the tracker does soon by itself; an exception counts as not yet."""
+        """Wait for something that the tracker does soon by itself; an exception counts as not yet."""
         last: Exception | None = None
         for _ in range(600):
             try:

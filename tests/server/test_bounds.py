@@ -46,7 +46,7 @@ def raw(server: Server, method: str, data: bytes) -> tuple[str, str, str]:
 SPEC = field(1, b"j") + field(2, b"d")
 MIB = 1 << 20
 
-#: What is refused, with the limit that the refusal names.
+#: Refused calls, each with the limit that the refusal names.
 TOO_MUCH: dict[str, tuple[str, bytes, str]] = {
     "units of two bytes": ("Report", field(5) * (4 * MIB), "max_report_units"),
     "finishes of nothing": ("Report", field(16, field(3)) * (2 * MIB), "max_promises"),
@@ -186,7 +186,7 @@ def limited(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Serve
 
 
 def at_once(calls: list[Callable[[], Any]]) -> int:
-    """Makes all calls at the same time; how many were not refused."""
+    """Make all calls at the same time. Return how many were not refused."""
 
     def taken(call: Callable[[], Any]) -> bool:
         try:
@@ -237,7 +237,7 @@ def test_a_report_of_more_names_than_may_be_open(limited: Server) -> None:
         assert "max_open_substreams" in refused(stub.Report, request)[2]
     few = {"names": [str(n) for n in range(9)], "scope_index": [0] * 9, "end_times": []}
     assert stub.Report(report(0, "names", **few, units=["u"], commit=False)).outcome == wire.ReportResponse.APPLIED
-    # What is known may be named again; what is staged is counted.
+    # Known names may come again; staged elements are counted.
     assert stub.Report(report(0, "names", **few, units=["v"], commit=False)).outcome == wire.ReportResponse.APPLIED
     more = {"names": ["x", "y"], "scope_index": [0, 0], "end_times": []}
     assert "max_staged_substreams" in refused(stub.Report, report(0, "names", **more, units=["w"], commit=False))[2]
@@ -394,7 +394,6 @@ def list_of(value: Any) -> Any:
 
 
 def test_counts_are_those_of_the_parser() -> None:
-    """Whatever the parser would make objects of was counted."""
     spec = wire.JobSpec(segments=[wire.Segment(name="a", feeds=["a", "b"]), wire.Segment(name="b", feeds=["b"])])
     data = wire.DefineJobRequest(spec=spec).SerializeToString()
     shape = wirecounts.shape_of(wire.DefineJobRequest.DESCRIPTOR)

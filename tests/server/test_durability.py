@@ -1,4 +1,4 @@
-"""What an answer has confirmed stays, whatever happens to the process, the disk or the files."""
+"""Confirmed commands stay, whatever happens to the process, the disk or the files."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def large(epoch: int) -> wire.ReportRequest:
 
 
 def fill(stub: TrackerStub) -> tuple[int, tuple[str, str, str]]:
-    """Reports until one is refused; its epoch, and the refusal of the same report told again."""
+    """Report until a report is refused. Return its epoch, and the refusal of the same report repeated."""
     for epoch in range(1000):
         try:
             stub.Report(large(epoch))

@@ -45,7 +45,7 @@ def old(wire: Line, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def new(redis: RedisServer, old: Server, tmp_path: Path) -> Iterator[Server]:
-    """Its standby."""
+    """Yield the standby of `old`."""
     (tmp_path / "new").mkdir()
     server = Server(tmp_path / "new", redis.address(), "--standby", waits=True)
     yield server

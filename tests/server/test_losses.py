@@ -25,13 +25,13 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def has_been_read(redis: RedisServer) -> None:
-    """Waits until the standby has looked at the log again, twice."""
+    """Wait until the standby has looked at the log again, twice."""
     before = redis.client().info("commandstats")["cmdstat_xrange"]["calls"]
     redis.wait_until(lambda: redis.client().info("commandstats")["cmdstat_xrange"]["calls"] >= before + 3)
 
 
 def has_file(replica: RedisServer) -> bool:
-    """Whether all that it has is in its append-only file."""
+    """Return whether all that the replica has is in its append-only file."""
     info = replica.client().info("persistence")
     return not info["aof_rewrite_in_progress"] and not info["aof_rewrite_scheduled"]
 

@@ -167,7 +167,7 @@ def where(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
 
 
 def suspected(where: str, number: int) -> frozenset[int]:
-    """What counts as unanswered at a start, after one that has ended while it replayed a record."""
+    """Return the records that count as unanswered at a start, after one that has ended while it replayed a record."""
     with closing(open_journal(where)) as journal:
         journal.recover()
         journal.replaying(number)

@@ -56,7 +56,7 @@ def move(server: str) -> subprocess.CompletedProcess[str]:
 
 
 def work(server: str, number: int, stop: threading.Event) -> int:
-    """Commits epochs of a job of its own and compares what the tracker counts; returns how many. No call may fail."""
+    """Commit epochs of a job of its own and compare the tracker's counts. Return how many. No call may fail."""
     job = f"job-{number}"
     with TrackerClient(server, retry_for=300) as client:
         client.define_job(JobSpec(job=job, deployment="d1", segments=SPEC.segments))

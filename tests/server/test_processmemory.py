@@ -12,7 +12,7 @@ from tracker.server import intake
 
 
 class Knot:
-    """What only the garbage collector removes."""
+    """An object that only the garbage collector removes."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -46,7 +46,7 @@ def seqs(events: list[wire.Event]) -> list[int]:
 
 
 def soon(what: Callable[[], Any]) -> Any:
-    """What is true sooner or later."""
+    """Wait until something is true. Return it."""
     for _ in range(3000):
         found = what()
         if found:

@@ -333,6 +333,6 @@ def test_clients_that_hang_up_in_the_middle(server: Server) -> None:
     for said in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04", b"\x00" * 1000):
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(said)
-    # What was told before counts, what comes after works.
+    # Calls before that count, and calls after that work.
     assert server.stub.GetJob(wire.GetJobRequest(job="hang-up")).last_seq == 2
     assert server.stub.Report(ends(1, "hang-up")).outcome == wire.ReportResponse.APPLIED

@@ -1,4 +1,4 @@
-"""Whatever a job keeps has a limit, which counts what is staged and forgotten, too."""
+"""The limits of a job, which count what is staged and forgotten, too."""
 
 from __future__ import annotations
 

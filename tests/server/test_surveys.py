@@ -28,7 +28,7 @@ def made() -> tuple[Tracker, Surveys]:
 
 
 async def asked(of: Surveys, times: int, share: int = 1) -> list[Made]:
-    """What so many get who ask at the same moment."""
+    """Return the surveys of so many callers who ask at the same moment."""
     return await asyncio.gather(*(of.survey("job", share) for _ in range(times)))
 
 

@@ -1,4 +1,4 @@
-"""What tests say to a server, in few words."""
+"""Commands to a server, in few words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failing assertion prints is what its reader needs to know."""
+"""Output of failing assertions, for their readers."""
 
 from __future__ import annotations
 

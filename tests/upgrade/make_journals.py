@@ -44,7 +44,7 @@ def known_vectors() -> list[Path]:
 
 
 def make(tree: Path, directory: Path, vectors: list[Path], options: list[str], ending: signal.Signals) -> None:
-    """Makes one journal, and what its readers know of it."""
+    """Make one journal, and note what its readers know of it."""
     directory.mkdir()
     server = OldServer(tree, directory / "tracker.db", *options)
     with grpc.insecure_channel(server.address) as channel:

@@ -15,7 +15,7 @@ COMMIT = "560686def1d764889b07728eecf4fcca1245f85a"  #: release 0.1
 
 
 def is_there(commit: str = COMMIT) -> bool:
-    """Whether this clone has the commit: one that is shallow has not, and a source archive has no history."""
+    """Return whether this clone has the commit: one that is shallow has not, and a source archive has no history."""
     done = subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=ROOT, capture_output=True, check=False)
     return done.returncode == 0
 
@@ -37,7 +37,7 @@ def environment(tree: Path) -> dict[str, str]:
 
 
 def run(tree: Path, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    """Runs Python with the old code."""
+    """Run Python with the old code."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=tree,
@@ -70,7 +70,7 @@ class OldServer:
         self.address = line.split()[-1]
 
     def end(self, number: signal.Signals) -> None:
-        """Ends it by a signal, and waits."""
+        """End the server by a signal, and wait."""
         self._process.send_signal(number)
         self._process.wait()
         assert self._process.stdout is not None

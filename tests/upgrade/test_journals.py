@@ -30,7 +30,7 @@ KINDS = ["killed", "killed-beside-snapshots", "stopped"]
 
 @dataclass
 class Left:
-    """What release 0.1 has left, and what its callers know."""
+    """The journal that release 0.1 has left, and its callers' knowledge."""
 
     journal: str
     vectors: dict[str, int]  #: by name: how many lines it has carried out

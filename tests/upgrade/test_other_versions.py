@@ -57,7 +57,7 @@ def test_a_client_of_0_1_works_with_todays_server(tree: Path) -> None:
 
 
 def test_what_0_1_knew_of_the_contract_holds_for_its_clients_today(tree: Path) -> None:
-    """Its own driver, with its own stubs, gets from today's server what its vectors tell."""
+    """The old driver, with its own stubs, gets from today's server what its vectors state."""
     program = """
 import sys
 import grpc

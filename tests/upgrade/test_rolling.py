@@ -53,7 +53,7 @@ def pair(journal: str, tmp_path: Path) -> Iterator[Pair]:
 
 
 def upgrade(pair: Pair, place: int) -> None:
-    """Stops the standby, and starts it with today's version."""
+    """Stop the standby, and start it with today's version."""
     standby = pair.servers[place]
     standby.stop()
     standby.program = SERVER

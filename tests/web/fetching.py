@@ -1,4 +1,4 @@
-"""What a scraper or a supervisor gets."""
+"""Pages as a scraper or a supervisor gets them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def get(url: str, **headers: str) -> Page:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Waits until something holds; the test's own timeout ends what never does."""
+    """Wait until something holds; the test's own timeout ends what never does."""
     while not holds():
         time.sleep(0.02)

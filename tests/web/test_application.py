@@ -1,4 +1,4 @@
-"""What is mounted beside the metrics, and who may see it."""
+"""Applications mounted beside the metrics, and who may see them."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def opened(url: str, stack: ExitStack, count: int, data: bytes, source: str = ""
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Waits until the server has closed it, whatever else it sends; the test's own timeout ends what never does."""
+    """Wait until the server has closed a connection, whatever it sends; the test's timeout ends what never does."""
     connection.settimeout(30)
     try:
         while connection.recv(1 << 20):

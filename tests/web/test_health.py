@@ -1,4 +1,4 @@
-"""What a supervisor sees of a server: whether it lives, whether it can work, and where metrics are."""
+"""A server as a supervisor sees it: whether it lives, whether it can work, and where metrics are."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_scraper_gets_the_format_and_the_compression_it_asks_for(servers: Serv
 
 
 def reason(server: Server) -> str:
-    """Why a server is not ready; "" if it is."""
+    """Return why a server is not ready; "" if it is."""
     page = get(f"{server.metrics}/readyz")
     assert page.status == (200 if page.text == "ready\n" else 503)
     return "" if page.status == 200 else page.text

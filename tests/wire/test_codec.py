@@ -1,4 +1,4 @@
-"""What one end writes the other end reads, every field of it: the codec in both directions."""
+"""Messages that one end writes the other end reads, every field of them: the codec in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an executor loads with the contract's values."""
+"""Modules that an executor loads with the contract's values."""
 
 from __future__ import annotations
 

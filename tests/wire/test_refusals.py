@@ -1,4 +1,4 @@
-"""How a call ends that is refused. The call is a stub: the moment in which its connection breaks cannot be chosen."""
+"""Ends of refused calls. The call is a stub: the moment in which its connection breaks cannot be chosen."""
 
 from __future__ import annotations
 
