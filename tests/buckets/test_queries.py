@@ -41,7 +41,7 @@ def _named() -> list[Any]:
 
 
 def hour(number: int) -> list[dict[str, Any]]:
-    """Rows of one hour, which the last one ends, and one of an hour that stays open."""
+    """Return rows of one hour, which the last one ends, and one of an hour that stays open."""
     first, minute = 10 * number, 60 * number
     return [row(first, minute), row(first + 1, minute + 1, kind="y"), row(first + 2, minute + 59, amount=5, last=True)]
 

@@ -89,7 +89,7 @@ class Splits:
 
 
 def dice(shape: Shape, place: str) -> random.Random:
-    """Chances of one attempt of one task: the same whenever the round is played, other ones in another attempt."""
+    """Return the chances of one attempt of one task: the same in each play of the round, others in another attempt."""
     task = TaskContext.get()
     assert task is not None
     batch = task.getLocalProperty("streaming.sql.batchId")

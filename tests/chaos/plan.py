@@ -144,7 +144,7 @@ def shape(seed: int, server: str, brokers: str, without: str | None, store: str 
 
 
 def drawn(seed: int, number: int, kinds: Sequence[str], weights: Mapping[str, int] = WEIGHTS) -> list[str]:
-    """Kinds of faults.
+    """Draw kinds of faults.
 
     Args:
         seed: of the round.

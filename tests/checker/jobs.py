@@ -270,7 +270,7 @@ def _end(operation: Operation) -> float:
 
 
 def _runs(numbers: Sequence[int]) -> str:
-    """Numbers, with what follows on each other drawn together."""
+    """Return numbers as a text, with consecutive ones drawn together."""
     cuts = [place for place, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
     parts = [numbers[a:b] for a, b in pairwise([0, *cuts, len(numbers)])]
     return ", ".join(f"{part[0]} to {part[-1]}" for part in parts if part)

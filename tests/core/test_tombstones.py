@@ -28,7 +28,7 @@ names = st.tuples(st.sampled_from(["", "t", "u"]), st.text("ab", min_size=1, max
 
 
 def _crowded(substreams: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
-    """Hashes of which the first 64 bits are nearly always shared."""
+    """Return hashes of which the first 64 bits are nearly always shared."""
     high, low = hashes(substreams)
     return high % np.uint64(3), low
 

@@ -22,7 +22,7 @@ HOUR = 3_600_000_000
 
 
 def columns(rows: Sequence[Row], scoped: bool = True) -> Columns:
-    """Rows as they are read."""
+    """Return rows as they are read."""
     names = sorted({scope for _, _, scope in rows})
     event, arrived = (np.array([row[place] for row in rows], np.int64) for place in (0, 1))
     places = np.array([names.index(scope) for _, _, scope in rows], np.int64)

@@ -28,7 +28,7 @@ SINCE = int(START.replace(tzinfo=timezone.utc).timestamp()) * 1_000_000
 
 
 def minutes(seed: int, files_wanted: int) -> list[list[tuple[int, str]]]:
-    """Files of rows, as minutes and tenants: a file in four is empty, and one row in five comes late."""
+    """Return files of rows, as minutes and tenants: a file in four is empty, and one row in five comes late."""
     drawn = np.random.default_rng(seed)
     files: list[list[tuple[int, str]]] = []
     for number in range(files_wanted):

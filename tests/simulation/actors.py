@@ -272,7 +272,7 @@ class Source(Actor):
                 work.expects = [each for each in work.expects if each not in too_late]
 
     def _pass_on(self, expects: Sequence[Expected]) -> Life:
-        """Numbers that come without a batch; none that revises, since a copy of it might overtake a later one."""
+        """Send numbers without a batch; none that revises, since a copy of it might overtake a later one."""
         expects = [each for each in expects if not each.revise]
         promises = [each.promise(index) for index, each in enumerate(expects)]
         names = tuple((s.scope, s.name, s.end_time) for s in (each.substream for each in expects))

@@ -135,7 +135,7 @@ def test_drawn_names_live_through_a_channel_and_a_sink_of_tables(
 
 
 def without_nul(names: Names, length: int) -> None:
-    """Databases take no names with NUL, and PostgreSQL no such texts and 63 bytes of a name."""
+    """Replace NUL, and cut names to a length: databases take no NUL in names, and PostgreSQL none in texts."""
     for name, value in vars(names).items():
         if isinstance(value, str):
             setattr(names, name, value.replace("\0", "0")[:length])

@@ -120,7 +120,7 @@ class _Input:
 
 
 def values(spark: SparkSession, kind: str, batches: list[list[str | None]]) -> DataFrame:
-    """Rows in batches: `b`, `x` of a type, `y`, and `_tracker` of one substream; nulls where a value is None."""
+    """Return rows in batches: `b`, `x` of a type, `y`, and `_tracker` of one substream; nulls where a value is None."""
 
     def written(value: str | None) -> str:
         if kind == "void":

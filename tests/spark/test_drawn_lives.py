@@ -62,7 +62,7 @@ class Kind:
 
 
 def table(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    """Rows as a feed's stream has them."""
+    """Return rows as a feed's stream has them."""
     lines = spark.createDataFrame([(json.dumps(each),) for each in rows], "line string")
     return lines.select(F.from_json("line", SCHEMA).alias("row")).select("row.*")
 

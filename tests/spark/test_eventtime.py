@@ -43,7 +43,7 @@ def some_micros(rng: random.Random) -> int:
 
 
 def times(spark: SparkSession, rng: random.Random, kind: str, number: int) -> DataFrame:
-    """Rows with a column `at` of a type; one is null."""
+    """Return rows with a column `at` of a type; one is null."""
     micros = spark.createDataFrame([(some_micros(rng),) for _ in range(number)] + [(None,)], "micros long")
     if kind == "date":
         value: Column = F.date_from_unix_date((F.col("micros") / DAY).cast("int"))

@@ -175,7 +175,7 @@ def test_ends_beyond_a_page_are_all_in_the_next_batch(spark: SparkSession, feed:
 
 
 def drawn(rng: random.Random, feed: Feed) -> None:
-    """Rows of three tenants, each in the order of its own clock, in batches that cut through them anyhow."""
+    """Put rows of three tenants, each in the order of its own clock, in batches that cut through them anyhow."""
     behind = {"a": 0, "b": 30, "c": 90}
     times = [(minute, tenant) for tenant in behind for minute in rng.sample(range(240), rng.randint(8, 20))]
     times.sort(key=lambda each: each[0] + behind[each[1]])

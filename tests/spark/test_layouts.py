@@ -48,7 +48,7 @@ CHANGED: list[tuple[str, Step]] = [
 
 
 def made(spark: SparkSession) -> DataFrame:
-    """Rows before and after 1970, of two tenants."""
+    """Return rows before and after 1970, of two tenants."""
     return (
         spark.range(0, 40, 1, 3)
         .select(

@@ -50,7 +50,7 @@ class Play:
                     self.batches[batch].append(row(number, rng.uniform(0, 59), tenant, kind, last=last))
 
     def expected(self, filtered: bool) -> tuple[dict[str, int], dict[str, int]]:
-        """Rows of each tenant that its result is made of, and those that are late."""
+        """Count the rows of each tenant that its result is made of, and those that are late."""
         released: dict[str, int] = {}
         late: dict[str, int] = {}
         for number, rows in enumerate(self.batches):

@@ -146,7 +146,7 @@ def as_texts(results: DataFrame) -> DataFrame:
 
 
 def hours(rng: random.Random, number: int, lasts: str, hour: int = 0, tenants: str = "abc") -> list[dict[str, Any]]:
-    """Rows of some tenants in one hour; those in `lasts` have their last one."""
+    """Return rows of some tenants in one hour; those in `lasts` have their last one."""
     rows = []
     for place in range(9):
         tenant, kind = tenants[place % len(tenants)], rng.choice("xyz")

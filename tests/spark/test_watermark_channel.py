@@ -114,7 +114,7 @@ def tracker_is_done(address: str, job: str) -> bool:
 
 
 def kinds(spark: SparkSession) -> DataFrame:
-    """Rows with a column of each type that a channel and Spark's operators take."""
+    """Return rows with a column of each type that a channel and Spark's operators take."""
     return spark.range(6).selectExpr(
         "id",
         "timestamp_micros(id * 777777777) as ts",
