@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tracker.journal import mark
+from tracker.journal import mark, replicated
 from tracker.journal.mark import Mark, Marked
 
 from .schedule import Process, Schedule
@@ -102,6 +103,7 @@ class Machines:
             change.setattr(Mark, "try_to_lock", locked)
             change.setattr(mark, "system_run", lambda: self._runs.to_bytes(16, "little"))
             change.setattr(mark, "os", _System(os, fsync))
+            change.setattr(replicated, "_machine", cache(replicated._machine))  # each look of a standby asks for it
             try:
                 yield
             finally:

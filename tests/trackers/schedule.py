@@ -37,7 +37,6 @@ class Process:
         self.name = name
         self.killed = False
         self.sleeps_until = 0.0
-        self.strands: list[Strand] = []
 
 
 class Strand:
@@ -50,14 +49,12 @@ class Strand:
         self.done = False
         self.error: BaseException | None = None
         self._schedule = schedule
-        self._turn = threading.Semaphore(0)
         self._work = work
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._started = False
+        self._worker: _Worker | None = None
 
-    def _run(self) -> None:
+    def play(self) -> None:
+        """Do its work, in the thread that asks, and let others go on."""
         _HERE.strand = self
-        self._turn.acquire()
         try:
             if not self.process.killed:
                 self._work()
@@ -65,21 +62,45 @@ class Strand:
             pass
         except BaseException as error:
             self.error = error
-        finally:
-            self.done = True
-            self._schedule.given_back()
+        self.done = True
+        self._schedule.ended(self)
 
     def take(self) -> None:
         """Let it run until it waits again."""
-        if not self._started:
-            self._started = True
-            self._thread.start()
-        self._turn.release()
+        if self._worker is None:
+            self._worker = _IDLE.pop() if _IDLE else _Worker()
+            self._worker.strand = self
+        self._worker.turn.release()
 
     def wait(self) -> None:
-        """Give the turn back, and return with the next one."""
-        self._schedule.given_back()
-        self._turn.acquire()
+        """Wait for the next turn."""
+        assert self._worker is not None
+        self._worker.turn.acquire()
+
+    def leave(self) -> None:
+        """Let its thread do other work: to start one takes longer than most of them run."""
+        assert self._worker is not None
+        _HERE.strand = self._worker.strand = None
+        _IDLE.append(self._worker)
+
+
+class _Worker:
+    """A real thread, in which one strand runs after the other."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.turn.acquire()
+        self.strand: Strand | None = None
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self.turn.acquire()
+            assert self.strand is not None
+            self.strand.play()
+
+
+_IDLE: list[_Worker] = []
 
 
 class _Here(threading.local):
@@ -102,12 +123,15 @@ class Schedule:
         self.passed: Callable[[float], None] = lambda _: None  #: called with the seconds that pass
         self.died: Callable[[Process], None] = lambda _: None  #: called with a process that has just ended
         self._strands: list[Strand] = []
-        self._back = threading.Semaphore(0)
+        self._back = threading.Lock()  # free: the run is over, or has failed
+        self._back.acquire()
+        self._until: Callable[[], bool] = lambda: False
+        self._turns = 0  # that are left
+        self._error: BaseException | None = None
 
     def start(self, process: Process, work: Callable[[], object]) -> Strand:
         """Start a thread of a process."""
         strand = Strand(self, process, work)
-        process.strands = [each for each in process.strands if not each.done] + [strand]
         self._strands.append(strand)
         return strand
 
@@ -119,7 +143,8 @@ class Schedule:
             raise KilledError
         strand.until = float("inf") if seconds is None else self.now + seconds
         strand.ready = ready
-        strand.wait()
+        if self._hand_on() is not strand:
+            strand.wait()
         if strand.process.killed:
             raise KilledError
 
@@ -134,9 +159,11 @@ class Schedule:
         """True if a thread of the simulation asks."""
         return _HERE.strand is not None
 
-    def given_back(self) -> None:
-        """Note that the thread that had the turn waits, or has ended."""
-        self._back.release()
+    def ended(self, strand: Strand) -> None:
+        """Let others go on after a thread that has ended."""
+        self._strands.remove(strand)
+        strand.leave()
+        self._hand_on(strand.error)
 
     def kill(self, process: Process) -> None:
         """End a process: its threads end at their next turn, which comes before anybody else's."""
@@ -150,38 +177,67 @@ class Schedule:
         Raises:
             StuckError: that takes too many turns, or nobody can go on.
         """
-        for _ in range(turns):
-            if until():
-                return
-            self._next()
-        raise StuckError("the run has no end")
+        self._until, self._turns, self._error = until, turns, None
+        left = None
+        self._hand_on()
+        while not self._back.acquire(timeout=_STUCK_S):
+            if left == self._turns:
+                raise StuckError("a thread does not give its turn back")
+            left = self._turns
+        if self._error is not None:
+            raise self._error
 
     def end(self) -> None:
         """Let every thread of a killed process end."""
-        while any(strand.process.killed and not strand.done for strand in self._strands):
-            with suppress(Exception):
-                self._next()
 
-    def _next(self) -> None:
-        self._strands = [strand for strand in self._strands if not strand.done]
-        doomed = [strand for strand in self._strands if strand.process.killed]
-        awake = [strand for strand in self._strands if strand.process.sleeps_until <= self.now]
-        able = doomed or [s for s in awake if s.until <= self.now or (s.ready is not None and s.ready())]
-        if not able:
+        def ended() -> bool:
+            return not any(strand.process.killed for strand in self._strands)
+
+        while not ended():
+            with suppress(Exception):
+                self.run(ended)
+
+    def _hand_on(self, error: BaseException | None = None) -> Strand | None:
+        """Give the turn to the thread that is drawn, and return that; None: the run is over, or has failed.
+
+        The thread that had the turn draws: no other one has to wake up for that, and often the draw falls on itself.
+        """
+        chosen = None
+        try:
+            chosen = self._draw() if error is None else None
+            if chosen is not None and chosen is not _HERE.strand:
+                chosen.take()
+        except BaseException as raised:
+            chosen, error = None, raised
+        if chosen is None:
+            self._error = error
+            self._back.release()
+        return chosen
+
+    def _draw(self) -> Strand | None:
+        """Return who goes on; None: the run is over."""
+        while not self._until():
+            self._turns -= 1
+            if self._turns < 0:
+                raise StuckError("the run has no end")
+            now, doomed, able = self.now, [], []
+            for each in self._strands:
+                if each.process.killed:
+                    doomed.append(each)
+                elif each.process.sleeps_until <= now and (
+                    each.until <= now or (each.ready is not None and each.ready())
+                ):
+                    able.append(each)
+            if doomed or able:
+                return self.random.choice(doomed or able)
             soonest = min((max(s.until, s.process.sleeps_until) for s in self._strands), default=float("inf"))
-            waking = [s.process.sleeps_until for s in self._strands if s.process.sleeps_until > self.now]
+            waking = [s.process.sleeps_until for s in self._strands if s.process.sleeps_until > now]
             soonest = min([soonest, *waking])
             if soonest == float("inf"):
                 raise StuckError("nobody can go on")
-            self.passed(soonest - self.now)
+            self.passed(soonest - now)
             self.now = soonest
-            return
-        strand = self.random.choice(able)
-        strand.take()
-        if not self._back.acquire(timeout=_STUCK_S):
-            raise StuckError(f"a thread of {strand.process.name} does not give its turn back")
-        if strand.error is not None:
-            raise strand.error
+        return None
 
 
 class Flag:
@@ -297,6 +353,7 @@ def run_loop(schedule: Schedule, main: Callable[[], Any]) -> Any:
         asyncio.events._set_running_loop(None)
         with suppress(BaseException):
             loop.close()
+        asyncio.events.set_event_loop(None)
 
 
 @contextmanager
