@@ -32,7 +32,7 @@ def follow(run: Run, interval: float) -> tuple[Followed, int]:
     """Let the tracker follow a run, an epoch an interval (hops).
 
     Returns:
-        What it took over the network, commits among the messages; and how many reports the relays got.
+        The traffic over the network, commits among the messages; and how many reports the relays got.
 
     Raises:
         agent.WrongEndError: an end came early, twice, incomplete or not at all.

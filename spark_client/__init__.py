@@ -9,8 +9,8 @@
 >>> daily.writeStream.option("checkpointLocation", "cp").start("daily")                   # doctest: +SKIP
 
 It imports `tracker.client`, for a dry run `tracker.replay`, and nothing else of the tracker: where Spark runs, no
-server is installed. What is exported here is loaded when it is first used: Spark starts a Python process for each
-reader of a source and for tasks, and those need little of it.
+server is installed. Exported names are loaded when they are first used: Spark starts a Python process for each reader
+of a source and for tasks, and those need few of them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in e
 
 
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
-#: Whose text is the same wherever and by whomever it is made, and equal only if it is the same.
+#: Types whose values have one text wherever it is made, and equal texts only if they are equal.
 TEXTS: Final = (T.StringType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType())
 
 ColumnOrName: TypeAlias = Column | str

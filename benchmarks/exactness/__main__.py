@@ -41,7 +41,7 @@ OWN: Mapping[str, Callable[[], Sequence[Engine]]] = {
     "streams": lambda: [peers.streams(5)],
 }
 _QUICK = 30  #: minutes of events
-#: What there is to run.
+#: Parts that can be run.
 _PARTS: Mapping[str, str] = {
     "shared": "tenants share partitions",
     "own": "a partition for each tenant",

@@ -83,7 +83,7 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
     return _fitting(name, known.make(over), rows)
 
 
-#: What an aggregate may have that the functions of this module have not, in the text of a column of Spark's.
+#: Clauses that an aggregate may have and the functions of this module have not, in the text of a column of Spark's.
 _WITH_CLAUSE: Final = re.compile(r"\)\s*(filter\s*\(|over\s*\(|as\s)|\(\s*distinct\s", re.IGNORECASE)
 
 

@@ -1,6 +1,6 @@
 """Counts, sums and means.
 
-What is kept depends on the type of what is aggregated, and an overflow is kept as such, so that it is found at the end
+The type of the aggregated values decides what is kept, and an overflow is kept as such, so that it is found at the end
 as Spark would have found it. A mean of decimals is divided exactly, as Spark's own is.
 """
 

@@ -291,8 +291,8 @@ class Declarations:
     ) -> Observer:
         """Follow another query by its commits, and change nothing of it: ends are of what that query has committed.
 
-        What it has read of its source is read once more, only the columns that substreams and the front need, and
-        counted. So a substream ends when the front has promised all of it, and the query has committed all of it.
+        The rows that it has read of its source are read once more, only the columns that substreams and the front need,
+        and counted. So a substream ends when the front has promised all of it, and the query has committed all of it.
 
         Args:
             stream: of `source`: the rows that the query reads, declared as they are there, with what they promise.

@@ -1,6 +1,7 @@
 """Waits for a substream of another job: in a batch job, or in a function of ``foreachBatch``.
 
-A function that waits holds its batch, and so its job, back. What can only come when the batch has ended is refused.
+A function that waits holds its batch, and so its job, back. A wait for something that can only come when the batch has
+ended is refused.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _OF_WATERMARKS: Final = (
 )
 
 
-#: What has no form over Spark Connect, by what a user has written: why, and what to do.
+#: Features that have no form over Spark Connect, as a user writes them: why, and what to do.
 ELSEWHERE: Final[Mapping[str, str]] = {
     "probe='executors'": "tasks add what they have counted to an accumulator, and there are none: leave probe out",
     "option('seal')": "what counts of a batch is known by an accumulator, and there are none: leave it out",

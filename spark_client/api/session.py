@@ -99,7 +99,7 @@ class Tracking:
             source's segment, or that with ``/0``, ``/1``, … of its partitions; one that is called otherwise, and given
             without segments, feeds all.
         force: take the job over from another deployment even if its graph has changed while substreams are open, or
-            it is being drained. What is open is abandoned; how much, and which, is logged as a warning.
+            it is being drained. Open substreams are abandoned; a warning counts and names them.
         ordering: a rule of the job, like the following ones: see `tracker.client.JobSpec`. Durations are timedeltas, or
             texts that Spark parses (``"10 minutes"``).
         progress: a rule of the job; it is on as soon as `with_watermark` is used.
@@ -431,7 +431,7 @@ class Tracking:
     def hand_over(self, timeout: float | None = None) -> None:
         """Stop everything so that the next deployment goes on with the windows that are open; none is split.
 
-        Sources stop between two batches and do not finish. What was read passes channels and loops, releases keep what
+        Sources stop between two batches and do not finish. The rows read pass channels and loops, releases keep what
         has not ended in their checkpoints, and all queries stop. Then start the next version with the same checkpoints
         and another ``deployment=``.
 

@@ -126,8 +126,7 @@ class Snapshots:
         return f"Snapshots({self._place.location!r})"
 
     def all(self) -> list[Snapshot]:
-        """Return the complete snapshots that are there, the newest first. What was left half written is not among
-        them."""
+        """Return the complete snapshots that are there, the newest first. Half-written ones are not among them."""
         return [Snapshot(stored) for stored in snapshots.complete(self._place)]
 
     def newest(self) -> Snapshot:
@@ -277,11 +276,11 @@ class Snapshot:
             dropping: a condition on the exported rows: those are left out.
 
         Returns:
-            Whether it was made now; False: this snapshot had been restored there before.
+            True if this call has made the checkpoint; False: this snapshot had been restored there before.
 
         Raises:
             UsageError: something else is there; the release has changed, and there is no mapping; what it has made
-                does not fit, or lacks a substream. What is wrong is named.
+                does not fit, or lacks a substream. The message names what is wrong.
             TrackingError: the query has gone on since the snapshot, or has begun to; the job is another one; a file is
                 damaged.
 

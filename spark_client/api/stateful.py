@@ -34,8 +34,8 @@ class StatefulDeclarations:
     def with_watermark(self, stream: TrackedStream, time: str, over: TimeSemantics) -> DataFrame:
         """Return the stream as a DataFrame whose watermark is the tracker's knowledge: instead of ``withWatermark``.
 
-        What Spark's stateful operators make of it comes out when the tracker says that everything is over, with no
-        later data, and is pruned then. Start the query with `write_stream`.
+        Results of Spark's stateful operators on it come out when the tracker announces that everything is over, with no
+        later data, and their state is pruned then. Start the query with `write_stream`.
 
         Args:
             stream: of `source` or `receive`.

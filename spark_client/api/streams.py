@@ -1,8 +1,8 @@
 """Tracked streams: DataFrames that know their segment, as users hold them.
 
-A tracked stream is a streaming DataFrame that knows its segment. What is done to it row by row (filters, joins with
-static tables, new columns) is written as on a DataFrame and carried out inside each batch, between the place where rows
-are counted as received and the place where their children are counted as sent. So a row that a filter drops is still
+A tracked stream is a streaming DataFrame that knows its segment. Row by row operations (filters, joins with static
+tables, new columns) are written as on a DataFrame and carried out inside each batch, between the place where rows are
+counted as received and the place where their children are counted as sent. So a row that a filter drops is still
 accounted for.
 """
 
@@ -41,7 +41,7 @@ _ROW_BY_ROW: Final = frozenset(
         "unpivot",
     ]
 )
-#: What a DataFrame shows of its columns without running anything.
+#: Attributes by which a DataFrame shows its columns without running anything.
 _SHAPE: Final = ("schema", "dtypes", "printSchema", "isStreaming", "sparkSession")
 
 

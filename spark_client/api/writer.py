@@ -61,7 +61,7 @@ class Starter(Protocol):
 class TrackedWriter(QueryOptions):
     """Writer of a tracked query's rows, which starts the query.
 
-    Made by ``writeStream`` of a `TrackedStream` or of the result of `Tracking.release`. What goes where:
+    Made by ``writeStream`` of a `TrackedStream` or of the result of `Tracking.release`. Its rows may go:
 
     - a `TrackedStream`: to a `channel`, or by `route` to several, where its rows are counted as sent, to a `sink`, or
       to a function (`foreachBatch`);
@@ -152,8 +152,8 @@ class TrackedWriter(QueryOptions):
 
         It may read all of the rows, some, none, or all twice: what it does not read is counted all the same.
 
-        Of a release it is called only when something is released. What is released between two batches comes with a
-        negative number, which is no batch's and the same whenever it is written again.
+        Of a release it is called only when something is released. Results that are released between two batches come
+        with a negative number, which is no batch's and the same whenever they are written again.
         """
         if not callable(function):
             raise UsageError(f"foreachBatch takes a function of (rows, epoch), not {function!r}")

@@ -1,4 +1,4 @@
-"""What a query's run reads of its job at the tracker: events, subscriptions, and what became of substreams."""
+"""News that a query's run reads of its job at the tracker: events, subscriptions, and outcomes of substreams."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Run:
         """Send the driver's report of an epoch, before Spark commits it; or keep it while the tracker is away.
 
         Returns:
-            What became of each message that was sent.
+            The outcome of each message that was sent.
 
         Raises:
             TrackingError: the tracker refuses it, or has it for committed.
@@ -250,7 +250,7 @@ class Run:
         """Send the oldest of the committed epochs that are kept, once those before it have taken effect. One attempt.
 
         Returns:
-            Whether the tracker has been told all that was committed.
+            True once the tracker has all that was committed.
 
         Raises:
             TrackerError: it refuses; the run has failed then.
@@ -391,7 +391,7 @@ class Run:
             patient: whether a tracker that is away is waited for, as long as `hurry` allows it.
 
         Returns:
-            Whether the tracker knows.
+            True if it is closed at the tracker; False: the tracker is away.
 
         Raises:
             TrackerError: it refuses.
@@ -501,7 +501,7 @@ def _passed_over(front: LiveFront, others: Mapping[Expected, int]) -> None:
     """Name substreams that have ended, and whose counts are others now."""
     first, count = next(iter(others.items()))
     _log.warning(
-        "%r: %r of scope %r has ended with %d and is counted as %d now%s. What has ended stays as it is",
+        "%r: %r of scope %r has ended with %d and is counted as %d now%s. Its result stays as it is",
         front.front,
         first.name,
         first.scope,

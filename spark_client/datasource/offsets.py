@@ -4,7 +4,7 @@ An offset is JSON, in Spark's checkpoint. In one log it is a number and the log'
 every log, and where the merge of the logs stands (`tracker.sharded.merged_events`): progress is the minimum over them,
 and a drain is announced once, when every log has announced it.
 
-What is between two offsets depends on these two alone: a batch that is replayed has the same rows again.
+The rows between two offsets depend on these two alone: a batch that is replayed has the same rows again.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class EventStream(LastingReader):
 
     def _answer(self, rows: list[tuple[Any, ...]], end: Offset, start: Offset) -> _Rows:
         """Return the wanted rows up to the end of a page; with none, the place moves on only now and then."""
-        # What is not wanted expires as well: a place that stood still for long would be taken for one that missed it.
+        # Unwanted events expire as well: a place that stood still for long would be taken for one that missed them.
         if not rows and not self._should_move(place_of(end), start):
             return iter([]), start
         self._moved = time.monotonic()

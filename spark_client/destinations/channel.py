@@ -1,8 +1,8 @@
 """Channels between queries: what one sends, another receives.
 
-A channel knows how rows travel, and nothing of how they are counted. What both its sides have to agree on, the columns
-and how they fall into substreams, is kept beside it. Label and substream travel with the rows, as `layouts`
-lays them out.
+A channel knows how rows travel, and nothing of how they are counted. Both its sides have to agree on the columns and
+how rows fall into substreams, which are kept beside it. Label and substream travel with the rows, as `layouts` lays
+them out.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Channel(ABC):
             UsageError: other columns, or other substreams, than the channel has.
         """
         written = T.StructType([*(field for field in rows.fields if field.name != TRACKER)])
-        # What Parquet gives back: everything may be null.
+        # Every column that Parquet gives back may be null.
         schema = nullable(T.StructType([*written.fields, T.StructField(TRACKER, TRACKER_TYPE)]))
         self.path.check(f"the path of channel {self.segment!r},")
         described = {"segment": self.segment, "schema": schema.jsonValue(), "substreams": rule.to_json()}

@@ -137,7 +137,7 @@ def delta_notes(history: Iterable[Mapping[str, Any]]) -> Iterator[str | None]:
     """Yield the notes of a Delta table's commits.
 
     Args:
-        history: the newest first. What a table had before it was set back is not known.
+        history: the newest first. The notes from before a table was set back are not known.
     """
     for commit in history:
         if commit["operation"] == "RESTORE":

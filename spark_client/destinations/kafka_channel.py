@@ -4,9 +4,9 @@ A record of the channel is a row: its value is the row as JSON; its key is the l
 copies share a partition; its headers have, as JSON too, the substream that it belongs to, and the contents of the
 sender's epoch that it is of. A record of a service (`tracker.kafka`) has a key of its own, and the label in a header.
 
-Kafka is written at least once: a task that is retried, and an epoch that is replayed, write records again. What is
-written must then be the same. So an epoch's rows go to the channel's outbox first, a directory that is published once
-and stands; they are counted as sent there, and written to Kafka from there, as often as need be. The receiver drops the
+Kafka is written at least once: a task that is retried, and an epoch that is replayed, write records again. The records
+must then be the same. So an epoch's rows go to the channel's outbox first, a directory that is published once and
+stands; they are counted as sent there, and written to Kafka from there, as often as need be. The receiver drops the
 copies (`deduplication`).
 
 Needs Spark's Kafka connector on the JVM's side; see docs/howto/channels.md.

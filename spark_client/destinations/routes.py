@@ -125,7 +125,7 @@ class ChannelOutput:
         return self._channel.carried(rows)
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
-        # What counts is what can be read, whichever attempt wrote it: so it is counted after it was published.
+        # Rows that can be read count, whichever attempt wrote them: so they are counted after they were published.
         channel = self._channel
         try:
             path = channel.write(rows, batch.query, batch.epoch, self._ordinal, layout)

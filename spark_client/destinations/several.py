@@ -18,7 +18,7 @@ class SeveralDestinations(Destination):
     """Several places out of the job, for the same results.
 
     Args:
-        places: by name. What each keeps of its epochs it keeps under this name, so that two may share a database.
+        places: by name. Each keeps its notes of epochs under its name, so that two may share a database.
     """
 
     def __init__(self, places: Mapping[str, Destination]) -> None:

@@ -58,8 +58,8 @@ class Sink(Protocol):
         Args:
             rows: the results of a release, or the rows of a tracked stream.
             query: the query's id: the same for as long as it keeps its checkpoint.
-            epoch: of the query. What is released between two batches has a negative one, lower each time, and the same
-                whenever it is written again.
+            epoch: of the query. Results that are released between two batches have a negative one, lower each time, and
+                the same whenever they are written again.
         """
         ...
 

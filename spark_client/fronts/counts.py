@@ -258,7 +258,7 @@ class LiveCounts(LiveFront):
         goes_on = [each for each in news if before is None or self._goes_on(each, before)]
         end = self.end_of(known, found.through)
         self.take({each: (news[each], self.front.revise) for each in goes_on}, end)
-        # What is not found for a while, as in a table that is loaded again, is known when it is back.
+        # Counts that are not found for a while, as in a table that is loaded again, are known when they are back.
         self._known, self._found = {**self._known, **known}, None
 
     def due(self) -> Sequence[CommitPromise]:
@@ -314,7 +314,7 @@ class LiveCounts(LiveFront):
     def expect(
         self, run: OpenRun | None, rows: Rows, through: datetime | date | None = None, revise: bool = False
     ) -> None:
-        """Give counts to the tracker, or to a query that is to start. What a batch under way holds up follows after it.
+        """Give counts to the tracker, or to a query that is to start. Those that a running batch holds up follow later.
 
         The tracker is asked first, and what it refuses changes nothing: a number that is refused never becomes one of
         the front's, where it would be given again and again, and stop the query. And a driver whose counts nobody has

@@ -161,9 +161,9 @@ class Partitions:
 class Front:
     """Base of what `Tracking.source(front=…)` takes: each source binds a copy of its own.
 
-    So one object may be given to several sources and several `Tracking`s. What a front learns in `bind` it keeps in
-    attributes that `bind` makes, and nothing after that: a bound front is data. While its query runs, its `LiveFront`
-    promises what no batch's rows give rise to.
+    So one object may be given to several sources and several `Tracking`s. A front learns only in `bind`, and keeps that
+    in attributes that `bind` makes: a bound front is data. While its query runs, its `LiveFront` promises what no
+    batch's rows give rise to.
 
     Attributes:
         moves_progress: whether it promises, from global aggregates alone, times for all scopes, as an exact watermark

@@ -139,7 +139,7 @@ class LiveFiles(LiveCounts):
     def find(self) -> Found | None:
         assert self._checkpoint is not None, "a query looks"
         there = self.visit(FilesRead(self._checkpoint))
-        # What was found where nothing is any more is forgotten, as when another place has come instead.
+        # Counts of a place that is gone are forgotten, as when another place has come instead.
         self._places = {place: portions for place, portions in self._places.items() if place in there}
         return Found(self._all()) if self._changed else None
 

@@ -77,7 +77,7 @@ class Schedule(ByCount):
         # A list, since another source may take the same schedule: an iterator gives its rows once.
         listed = () if callable(expected) else expected
         self._expected: Rows = listed if isinstance(listed, DataFrame) else [tuple(row) for row in listed]
-        # What `Tracking.expect` gives is given once; a table, or what a function reads, is given again.
+        # Counts of `Tracking.expect` are given once; those of a table or a function are given again.
         self.remembers = callable(expected) or isinstance(listed, DataFrame) or bool(self._expected)
         self.complete = complete if complete is not None else (self.remembers and not callable(expected))
 

@@ -57,7 +57,7 @@ def _guarded(field: T.StructField, what: str, advice: str) -> Column | None:
 
 
 def from_json(text: Column, schema: T.StructType) -> Column:
-    """Return what `to_json` has written; a struct. What is no row of this schema fails the batch."""
+    """Return what `to_json` has written; a struct. A text that is no row of this schema fails the batch."""
     # Spark takes a column of this name for its own, and leaves it null: by default a name that users have.
     special = "_" * (1 + max((len(name) for name in schema.fieldNames()), default=0))
     return F.from_json(text, schema, {**OPTIONS, "mode": "FAILFAST", "columnNameOfCorruptRecord": special})

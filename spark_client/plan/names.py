@@ -1,4 +1,4 @@
-"""Names that are declared: of jobs, segments and columns. What cannot work is refused before any data flows.
+"""Names that are declared: of jobs, segments and columns. Names that cannot work are refused before any data flows.
 
 Names that are data, such as a tenant's, are checked row by row: see `belonging`.
 """

@@ -35,7 +35,7 @@ class Input(Protocol):
 
     @property
     def layout(self) -> DerivedLayout | None:
-        """Whose key columns name a row's substream, if they are plain ones."""
+        """The layout whose key columns name a row's substream, if they are plain ones."""
         ...
 
     @property

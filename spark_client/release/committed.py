@@ -50,7 +50,7 @@ class CommittedState:
 
     @property
     def living(self) -> dict[Substream, list[str]]:
-        """What has not ended, with the parts in which it lives."""
+        """The substreams that have not ended, with the parts in which they live."""
         living: dict[Substream, list[str]] = {}
         for part in self.parts:
             for substream in part.live:

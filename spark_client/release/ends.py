@@ -3,8 +3,8 @@
 Rows are mostly kept under the one substream that the tracker knows them by (`PlainEnds`). Where each row is an element
 of several, of stretches or of levels of windows, rows are kept under what all of these have in common: a step of
 sessions, a piece of windows within windows (`SharedEnds`). The state notes which substreams have ended, while something
-of them is kept. What is late for one of them is late for all: else one of two results would lack it. All rows of a
-batch that are kept alike are late together.
+of them is kept. A row that is late for one of them is late for all: else one of two results would lack it. All rows of
+a batch that are kept alike are late together.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Ends(ABC):
     def _missed(self, events: Iterable[Event], query: str) -> set[tuple[str, str]]:
         """Return what ended before the last batch that the tracker was told of took effect: scope and name.
 
-        What of a batch came too late is announced batch by batch. Earlier batches were committed before earlier events
-        were read, so it is the last one that is meant. Nothing is counted: steps may have dropped rows on the way.
+        Late rows are announced batch by batch. Earlier batches were committed before earlier events were read, so it is
+        the last one that is meant. Nothing is counted: steps may have dropped rows on the way.
         """
         kinds = (event.kind for event in events)
         late = (kind for kind in kinds if isinstance(kind, Late) and kind.segment == self._segment)

@@ -48,7 +48,7 @@ _DRAIN: Final = "drain"  #: in such a note: a drain has acted in place of the ba
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What is done at once about ends.
+    """Ends that a query acts on at once.
 
     Attributes:
         number: 0, 1, 2, … of the query's acts.

@@ -81,7 +81,7 @@ def ledger(
     for aside in chain(bad, (each for each in asides if each.kind != "bad")):
         by_key.setdefault(aside.key, []).append(aside)
 
-    # What was set aside of a substream without a receipt needs a group, too.
+    # Rows that were set aside of a substream without a receipt need a group, too.
     only_aside = spark.createDataFrame(
         [(*key, True) for key in by_key], "_job string, _scope string, _name string, _a boolean"
     )

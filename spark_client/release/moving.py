@@ -84,9 +84,9 @@ class Move:
         return f"{self.query}.moved"
 
     def _report(self, windows: Sequence[_Moved]) -> None:
-        """Move windows, or none: then it closes what one that was killed after its commit has left open.
+        """Move windows, or none: then it closes the run that a driver killed after its commit has left open.
 
-        What one that was killed before its commit has staged is revoked, as its epoch is reported anew.
+        An epoch that a driver killed before its commit has staged is revoked, as it is reported anew.
         """
         with self.client.open_producer(self.job, self._producer, uuid.uuid4().hex) as producer:
             epoch = 0 if producer.committed_epoch is None else producer.committed_epoch + 1

@@ -1,7 +1,7 @@
 """Contents of a release's state files: parts, each with an index of its substreams, and versions that name them.
 
-Parts are immutable; a version lists those that the state is made of after an epoch. Who reads a state beside the query
-that keeps it has to reckon with files that go meanwhile.
+Parts are immutable; a version lists those that the state is made of after an epoch. A reader of a state beside the
+query that keeps it has to reckon with files that go meanwhile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The quarantine: what came after its substream's end, and so belongs to no result.
 
 It is a table that anybody can read, with the rows as JSON. A release with revisions keeps it mergeable as well, as the
-partial rows that a revision is made of. What of an epoch is late is decided by the epoch's first attempt and stands, so
-a driver that was restarted, and remembers less, sets nothing aside twice. Nothing here knows of the tracker.
+partial rows that a revision is made of. An epoch's first attempt decides which of its rows are late, and that stands,
+so a driver that was restarted, and remembers less, sets nothing aside twice. Nothing here knows of the tracker.
 """
 
 from __future__ import annotations

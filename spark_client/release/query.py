@@ -2,13 +2,13 @@
 
 A batch's rows are aggregated natively into partial rows by substream and key; counting what was received rides in the
 same aggregation. The end of a substream merges its partial rows natively and writes the result under the batch's epoch.
-Which ends a batch acts on is written down before it acts, so a replay acts on the same ones.
+The ends that a batch acts on are written down before it acts, so a replay acts on the same ones.
 
 A query may have several releases of its stream. Its rows are read and counted once, and its ends are chosen once, for
 all of them; a batch is reported when each has written its results.
 
-What comes after its substream's end never joins a result: it goes to the quarantine, and from there, on demand, into a
-revision: a result of its own.
+A row that comes after its substream's end never joins a result: it goes to the quarantine, and from there, on demand,
+into a revision: a result of its own.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from spark_client.windows.belonging import no_revision
 from spark_client.windows.substreams import Substream
 from tracker.client import label
 
-# What crosses them is partial aggregates, far fewer than rows. Spark's own operators exchange in as many partitions as
-# the session says; adaptive execution would merge them afterwards, at the price of a job more for each exchange. Here
-# it is known beforehand about how much will cross.
+# Exchanges carry partial aggregates, far fewer than rows. Spark's own operators exchange in as many partitions as the
+# session says; adaptive execution would merge them afterwards, at the price of a job more for each exchange. Here it is
+# known beforehand about how much will cross.
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
@@ -190,7 +190,7 @@ class ReleaseQuery:
             anyway: whether nothing is left to be done.
 
         Returns:
-            What was done; None: nothing.
+            The result of the act; None: nothing was done.
 
         Raises:
             TrackingError: another driver has taken the query over.

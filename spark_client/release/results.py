@@ -70,7 +70,7 @@ class Results:
             counts: whether results have to be counted.
 
         Returns:
-            What was sent on; and how many results there are by substream and revision, if that is asked for.
+            The contents sent on; and how many results there are by substream and revision, if that is asked for.
 
         Raises:
             TrackingError: the function has failed.

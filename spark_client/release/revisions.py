@@ -2,8 +2,8 @@
 
 A revision of the substream ``monday`` is the substream ``monday#r1`` of the same scope, then ``monday#r2``: without an
 end time, sent and received in one report, and closed in it. The tracker ends it as it ends any other, and with that
-end the release merges what was quarantined. What a revision is made of is written down before the tracker hears of
-it, and stands: so whatever was quarantined belongs to one revision, and who dies in between is finished by the next.
+end the release merges what was quarantined. The parts of a revision are written down before it is reported, and stand:
+so whatever was quarantined belongs to one revision, and the next driver finishes one that was interrupted in between.
 """
 
 from __future__ import annotations

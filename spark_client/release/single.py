@@ -231,7 +231,7 @@ class SingleRelease:
 
     @contextmanager
     def _finished(self, rows: Sequence[DataFrame], ends: EpochEnds, epoch: int) -> Iterator[DataFrame | None]:
-        """Yield the merged rows that are results, if there are any. What of them is kept on is written before."""
+        """Yield the merged rows that are results, if there are any. Others, to be kept on, are written before."""
         if not rows:
             yield None
             return

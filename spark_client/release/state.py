@@ -66,7 +66,8 @@ class PartialState:
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
         self.lost: dict[Substream, int] = {}  #: elements that were in flight on those segments when it ended there
         self.drained: dict[Substream, int] = {}  #: elements of what only a drain has closed, of which more may follow
-        #: What has ended at the tracker, and is kept on with what has not: how it was cut short; whether after a drain.
+        #: Substreams that have ended at the tracker, kept on with others: how each was cut short; whether after a
+        #: drain.
         self.ended: dict[Substream, tuple[str, bool]] = {}
         self.beside: dict[str, str] = {}  #: by directory of ``tracker``: the newest of what this version goes with
 
@@ -301,7 +302,7 @@ class PartialState:
         if len(known) >= self._compact_from:
             chosen = known[: max(2, len(known) * 3 // 4)]  # the largest wait, so that each row is rewritten rarely
         else:
-            # What has ended beside something that has not is listed with every version, and its rows take their place.
+            # Ended substreams beside others that have not are listed with every version, and their rows take room.
             chosen = [part for part in known if 2 * len(part.live) <= len(part.rows)]
             if sum(len(part.rows) - len(part.live) for part in chosen) < _ENDED:
                 return

@@ -1,6 +1,6 @@
 """The state of a release as files that others read, with all else that a checkpoint needs to go on from there.
 
-What is kept of open substreams is a table in Parquet, in the form that `plan.state_table` describes. The rest (how far
+The state of open substreams is a table in Parquet, in the form that `plan.state_table` describes. The rest (how far
 Spark's query has read, what came late, revisions) is copied as it is: it makes sense to this package and Spark only.
 """
 
@@ -28,7 +28,7 @@ from spark_client.windows.substreams import Substreams
 STATE: Final = "state"  #: the directory of the table, and of its index
 POSITION: Final = "position.json"
 REST: Final = "checkpoint.tar"
-#: What of a checkpoint is left out of `REST`: it is written in another form, or is made again.
+#: Entries of a checkpoint that `REST` leaves out: they are written in another form, or are made again.
 _LEFT_OUT: Final = frozenset({"state", inbox.ACTS, inbox.BEFORE, "made", "readers", "query.json", "restored.json"})
 
 
@@ -40,7 +40,7 @@ def export(spark: SparkSession, checkpoint: Folder, target: Path) -> dict[str, A
         target: the directory, which is made.
 
     Returns:
-        What is to be told of it: the query's id, its last batch, what it is, how many substreams its state has.
+        Its description: the query's id, its last batch, what it is, how many substreams its state has.
 
     Raises:
         UsageError: it is no release's.

@@ -1,6 +1,6 @@
 """A checkpoint made of an exported state, for a release that may keep something else: with a mapping of its rows.
 
-What the tracker knows of open substreams stays as it is, or is moved to the windows that take them in. So each
+The tracker's accounts of open substreams stay as they are, or are moved to the windows that take these in. So each
 substream of the state has to be in what the mapping makes, or be dropped on purpose, and nothing else may be in it.
 """
 

@@ -107,7 +107,7 @@ def checked(
         interrupted: a batch that has published something and is not committed: it is to be run again as it was.
 
     Returns:
-        What is to be written down there.
+        The note to be written there.
 
     Raises:
         UsageError: it differs; every difference is named.
@@ -256,7 +256,7 @@ def _instead(known: Mapping[str, object], now: Mapping[str, object]) -> str:
 _RELEASES: Final = "releases"  #: the aspect that names the releases of a query that has several
 _FORMS: Final = "expressions"  #: the aspect that tells how the source computes its substreams
 _SHAPES = (_RELEASES, "keys", "aggregates", "parts", KEY_FORMS, _FORMS)
-#: What notes of earlier versions lack, and what it was then.
+#: Fields that notes of earlier versions lack, with the values that held then.
 _ADDED: Final[Mapping[str, Mapping[str, object]]] = {"substreams": {"time": "timestamp", "zone": None}}
 
 

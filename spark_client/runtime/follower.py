@@ -77,7 +77,7 @@ class Followed(Protocol):
 
     @property
     def missing(self) -> str:
-        """What its rest waits for, as far as that is known here."""
+        """A text that names what its rest waits for, as far as that is known here."""
         ...
 
     @property

@@ -122,7 +122,7 @@ class Gate:
             timeout: seconds; None: for as long as the batch takes.
 
         Returns:
-            Whether no batch is inside.
+            True if no batch is inside.
         """
         with self._changed:
             self._closed = True

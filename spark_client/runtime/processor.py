@@ -98,7 +98,7 @@ class BatchProcessor(Protocol):
             batch_input: its rows; None: it has none.
 
         Returns:
-            What is to be reported of it; None: nothing.
+            The result to be reported of it; None: nothing.
         """
         ...
 
@@ -125,7 +125,7 @@ class BatchProcessor(Protocol):
             anyway: whether nothing is left to be done.
 
         Returns:
-            What it has done; None: nothing was left.
+            The result of that; None: nothing was left.
 
         Raises:
             TrackingError: another driver has taken the query over.

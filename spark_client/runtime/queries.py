@@ -201,7 +201,7 @@ class TrackedQuery:
         """Report what Spark has committed since the last call, and close the run if the query has ended.
 
         Returns:
-            Whether there is something left to keep up with.
+            True while there is something left to keep up with.
 
         Raises:
             TrackerError: the tracker refuses it.
@@ -283,7 +283,7 @@ class TrackedQuery:
             patient: whether a tracker that is away is waited for.
 
         Returns:
-            Whether the tracker knows.
+            True if the run is closed at the tracker; False: the tracker is away.
         """
         last = self.last_commit
         known = self._run is None or self._run.close(0 if last is None else last + 1, patient)
@@ -376,7 +376,7 @@ class TrackedQuery:
             self.report_commits(patient=True)
 
 
-#: What batches are run with, in the copy of the session that Spark makes for a query.
+#: Settings with which batches run, in the copy of the session that Spark makes for a query.
 _CONF: Final = {
     "spark.sql.adaptive.enabled": "true",  # few files for few rows
     **PARQUET,
@@ -451,7 +451,7 @@ class FunctionQuery(TrackedQuery):
         """Carry out a batch that has been let in.
 
         Returns:
-            What has come of it, if anything, and the tracker's outcomes of its report.
+            The batch's result, if any, and the tracker's outcomes of its report.
         """
 
     @abstractmethod

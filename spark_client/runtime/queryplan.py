@@ -1,7 +1,7 @@
 """A query as it is declared, whole. Data: a runtime can be made from it in another process.
 
-What a user writes as code, steps and functions, is all the code in it. `spark_client.spark_internals.columns` carries
-it to another process of the same version.
+The user's steps and functions are all the code in it. `spark_client.spark_internals.columns` carries them to another
+process of the same version.
 """
 
 from __future__ import annotations

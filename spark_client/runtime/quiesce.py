@@ -248,8 +248,8 @@ class Drain(Goal):
     def _halt_source(self) -> bool:
         """Stop the query after the batch that has begun, and return whether it has stopped.
 
-        What that batch has published belongs to this deployment, whichever driver began it. Spark runs it again before
-        any other batch.
+        The results of that batch belong to this deployment, whichever driver began it. Spark runs it again before any
+        other batch.
         """
         if not self._halted:
             self._query.rest()

@@ -1,7 +1,7 @@
 """A query's runtime in a process of its own: where Spark Connect's server runs the function of `foreachBatch`.
 
 The server starts one process for each start of a query, gives it the query's plan, then batch after batch, and ends it
-with a signal when Spark's query has ended, for whatever reason. What is left to do then is done here: commits are
+with a signal when Spark's query has ended, for whatever reason. The rest of the work is done here: commits are
 reported, a run that takes what is there and ends releases all that it has ended, a job that drains comes to rest, and
 the run is closed at the tracker, which is how the application learns of it.
 """

@@ -53,9 +53,9 @@ def call_in(value: Column) -> tuple[str, str]:
 
 # Relies on the JSON of an analyzed expression (``TreeNode.toJSON``): the class of each node in the order of a walk, its
 # number of children and its parameters; on ``sql`` for people; and on ``PythonUDF.func().command()``, which is the
-# function as cloudpickle has it. What differs between two starts is left out, numbers of attributes and of variables
-# among it, and settings of the session. Fails closed: an expression that Spark does not show has its text as its form.
-# One that gives another value each time has none. Since Spark 4.0.
+# function as cloudpickle has it. Parts that differ between two starts are left out, among them numbers of attributes
+# and of variables, and settings of the session. Fails closed: an expression that Spark does not show has its text as
+# its form. One that gives another value each time has none. Since Spark 4.0.
 
 #: Parameters of nodes that are numbered anew at each start, or follow from the session's settings or a column's type.
 _PASSING: Final = frozenset(

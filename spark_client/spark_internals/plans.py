@@ -260,12 +260,12 @@ def _marked(attributes: Any, key: str) -> bool:
 # Two streams are put beside each other, and the watermark of the first is that of both. The rows that carry it are
 # taken out again before any operator sees them, by a filter that has to stay above the watermark.
 #
-# Relies on three things. What comes out of a union has the metadata of its first child, the watermark's among them
+# Relies on three things. The output of a union has the metadata of its first child, the watermark's among them
 # (``Union.output``, ``EventTimeWatermark.delayKey``). The optimizer pushes no filter below a watermark that is not
 # deterministic (``PushPredicateThroughNonJoin``), and does not find out beforehand that ``spark_partition_id() < 0``
 # never holds. And the watermark's operator sees each row that is below it (``EventTimeWatermarkExec``). Fails closed:
-# without the first, Spark refuses the query, whose results are appended; without the others the watermark stands
-# still, and nothing that waits for it comes out. Since Spark 4.0.
+# without the first, Spark refuses the query, whose results are appended; without the others the watermark stands still,
+# and nothing that waits for it comes out. Since Spark 4.0.
 
 _MARK: Final = "_tracker_mark"
 

@@ -47,7 +47,7 @@ else:
 
 __all__ = ["DataSource", "DataSourceReader", "InputPartition", "SimpleDataSourceStreamReader"]
 
-#: Whether Spark asks sources in Python where such a run ends; else it makes one batch of what the first read gives.
+#: True if Spark asks sources in Python where such a run ends; else it makes one batch of what the first read gives.
 ASKS_WHERE_IT_ENDS: Final = pyspark.__version__ >= "4.2"
 
 
@@ -81,7 +81,7 @@ class LastingReader(SimpleDataSourceStreamReader, AvailableNow):
 # is registered, and nothing promises it. Fails closed: under a name that Spark takes for something else, the query
 # does not start. Since Spark 4.0.
 
-#: What Spark takes for a name and nothing else.
+#: Names that Spark takes as they are.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 

@@ -1,8 +1,8 @@
 """Directories that appear whole or not at all, on a file system that driver and executors share.
 
-What a batch writes goes to a hidden directory first and is published by one rename. The first publication of a name
-stands: a replay finds it and leaves it as it is, so readers never see two versions of an epoch. What a driver that was
-killed has left hidden, the next one sweeps up.
+A batch's files go to a hidden directory first and are published by one rename. The first publication of a name stands:
+a replay finds it and leaves it as it is, so readers never see two versions of an epoch. The next driver sweeps up what
+one that was killed has left hidden.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def publish(target: Path, write: Callable[[str], object]) -> bool:
         write: fills the directory whose path it is given; Spark's writers make it.
 
     Returns:
-        Whether it was written now; False: an earlier attempt had published it.
+        True if this call has written it; False: an earlier attempt had published it.
     """
     if target.is_dir():
         return False

@@ -185,7 +185,7 @@ class Folder:
             name: of a folder, such as ``epoch=3``.
 
         Returns:
-            Whether it was written now; False: an earlier attempt had published it.
+            True if this call has written it; False: an earlier attempt had published it.
 
         Raises:
             TrackingError: somebody has removed what was to be published.

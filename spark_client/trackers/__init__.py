@@ -2,7 +2,7 @@
 
 With several trackers, a hash assigns each substream to one of them (`tracker.sharded`): each has a shard of the job,
 with a log of its own. The other rooms call a `JobClient` and keep `Place`s, and do not depend on how many there are.
-What holds then:
+These rules hold then:
 
 - **Reports** of the driver and of executors go to every shard with the same units, even if they hold nothing for it. So
   each shard has every unit of every epoch, a seal's manifest fits on all of them, and each commits every epoch.

@@ -124,7 +124,7 @@ class Fixed(Windows):
         if new.end_time is None or new.end_time < old.end_time:
             raise UsageError(
                 f"the window {old.name!r} of the scope {old.scope!r} is open, and does not lie within one window of "
-                f"the new rule: {new.name!r} ends before it. What is kept of it cannot be split: take windows that are "
+                f"the new rule: {new.name!r} ends before it. A window's state cannot be split: take windows that are "
                 "made of whole old ones, or start with a new job, with new checkpoints"
             )
         return new

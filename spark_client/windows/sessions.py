@@ -2,7 +2,7 @@
 
 A session's end moves with each of its rows, and what the tracker ends has its name from the start. So time is cut into
 steps, and a row of a step is an element of all *stretches* that have the step: each is a gap and a step long, and the
-next one begins a step later. Whatever may join a row, before it or after it, lies in a stretch with it. So a session
+next one begins a step later. Any row that may join another, before or after it, lies in a stretch with it. So a session
 has certainly ended as soon as all stretches of its rows have: nothing that could join it is in flight, or will come.
 
 All rows of one key in a step are of one session, since a step is no longer than the gap. So a batch's rows become
@@ -192,7 +192,7 @@ class SessionSteps(Fixed):
         for step, parts in kept.parts.items():
             flags = [kept.ended[each] for each in kept.tracked[step]] if kept.completeness and step in over else []
             cut, before = max((cut for cut, _ in flags), default=""), any(after for _, after in flags)
-            # What begins later than a gap after all that is over joins none of it.
+            # A step that begins later than a gap after all that are over joins none of them.
             if step in over or (step.scope in newest and _end(step) <= newest[step.scope] + self.gap):
                 marks = ((ENDED, step in over), (_CUT, cut), (_BEFORE, before))
                 groups.setdefault(RowGroup(marks), {})[step] = parts
@@ -214,7 +214,7 @@ class SessionSteps(Fixed):
         begins = F.when(F.coalesce(joins, F.lit(False)), 0).otherwise(1)
         waits = F.when(F.col(ENDED), 0).otherwise(1)
         chained = merged.withColumn(_CHAIN, begins).withColumn(_CHAIN, F.sum(_CHAIN).over(ordered))
-        # What is carried on leaves the steps that have not ended where they are, on either side.
+        # Rows that are carried on leave the steps that have not ended where they are, on either side.
         chained = chained.withColumn(_RUN, F.sum(waits).over(ordered))
         of_chain = Window.partitionBy(*map(named, by), F.col(_CHAIN))
         chained = chained.withColumn(WHOLE, F.min(ENDED).over(of_chain)).where(ENDED)

@@ -40,7 +40,7 @@ TRACKER_TYPE: Final = T.StructType(
     ]
 )
 
-#: What every description has, as it is where a kind has nothing else to say.
+#: Fields of every description, with their values for kinds that set no other.
 _FORM: Final = {
     "scope": None,
     "scope_type": "string",
