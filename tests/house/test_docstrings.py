@@ -1,9 +1,10 @@
-"""First words of docstrings: a function's is a verb in the imperative, so that a reader sees what it does."""
+"""Prose begins with what acts: a function's docstring with a verb in the imperative, a sentence with its subject."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,11 @@ FOLDERS = ["tracker", "spark_client", "examples", "benchmarks", "scripts", "expe
 _BANNED = re.compile(
     "What|Whether|Who|Whoever|Which|How|Where|Why|Returns|Yields|Makes|Writes|Reads|Removes|Starts|Stops|Ends|Runs|Waits"
     "|Gives|Takes|Puts|Lets|Sends|Adds|Keeps|Opens|Closes|Moves|Holds|Builds|Checks|Measures|Prints|Tells"
+)
+
+#: The beginning of a sentence with a noun clause, in a docstring or a comment; a question is none.
+_CLAUSE = re.compile(
+    r'(?m)(?:^\s*(?:#:?|r?""")?\s*(?:[-*]\s+)?|[.:;?!]["\'`)*]*\s+)((?:Wh(?:at|o)(?:ever)?|Whether)\b(?![^.]*\?))'
 )
 
 
@@ -45,3 +51,25 @@ def test_a_noun_clause_is_found(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text('def f():\n    """Whether it works."""\n\n\n@property\ndef g():\n    """Whether it works."""\n')
     assert [*beginnings(module)] == [(1, "Whether")]
+
+
+def clauses(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first word of each sentence that begins with a noun clause."""
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT or token.string.startswith(('"""', 'r"""')):
+                for found in _CLAUSE.finditer(token.string):
+                    yield token.start[0] + token.string.count("\n", 0, found.start(1)), found[1]
+
+
+@pytest.mark.parametrize("folder", [each for each in FOLDERS if each != "tests"])
+def test_no_sentence_begins_with_a_noun_clause(folder: str) -> None:
+    paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "gen" not in path.parts]
+    found = [f"{path.relative_to(ROOT)}:{line}: {word}" for path in paths for line, word in clauses(path)]
+    assert not found, "\n".join(found)
+
+
+def test_a_sentence_is_found_in_docstrings_and_comments(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('"""One. What is\nleft.\n\nArgs:\n    a: Whether.\n"""\n#: Who waits.\nx = "What"  # What now?\n')
+    assert [*clauses(module)] == [(1, "What"), (5, "Whether"), (7, "Who")]
