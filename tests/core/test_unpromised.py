@@ -1,4 +1,4 @@
-"""Closing without a promise: a deadline, a threshold, a scope that fell silent.
+"""Closing without a promise: a deadline, a threshold, a scope or a front that fell silent.
 
 Core and model agree on every sequence (`last_of`), and do what is written here.
 """
@@ -216,6 +216,89 @@ def test_who_expects_more_of_a_silent_scope_waits() -> None:
     lines = [job(scope_idle_after=8 * SECOND), start("p1")]
     lines += [report("p1", 0, "u0", element(), [expect(2)], commit=True), tick(HOUR)]
     assert last_of(*lines, report("p1", 1, "u1", element("x", scope="awake"), commit=True), tick(1)) == ({}, [])
+
+
+LATER = END + 10
+
+
+def frontier(front: str, time: int) -> list[Any]:
+    return ["frontier", front, None, time]
+
+
+def fell_silent(**rules: Any) -> list[Line]:
+    """Return lines of two partitions of a source: f has promised a window since g fell silent."""
+    return [
+        job(fronts=("f", "g"), front_idle_after=8 * SECOND, **rules),
+        start("p1"),
+        report("p1", 0, "u0", [*element(), *element("later", LATER)], [frontier("g", 1), frontier("f", 1)], True),
+        tick(8),
+        report("p1", 1, "u1", (), [frontier("f", END)], True),
+    ]
+
+
+def test_a_silent_front_is_named_and_not_waited_for() -> None:
+    """Its producer goes on for the other one, so it is no idle front. The other one is waited for."""
+    lines = fell_silent()
+    assert last_of(*lines)[1] == []
+    assert last_of(*lines, tick(1))[1] == [["FRONT_IDLE", "g", True], ended("IDLE")]
+    lines += [tick(1), report("p1", 2, "u2", (), [frontier("f", LATER)], True)]
+    assert last_of(*lines)[1] == []
+    assert last_of(*lines, tick(1))[1] == [ended("IDLE", "later", LATER)]
+
+
+def test_a_silent_front_comes_back_and_moves_nobody() -> None:
+    """Open substreams count what it sends and wait for it, ended ones have it late."""
+    lines = [*fell_silent(), tick(1)]
+    rows = [*element(label=5), *element("later", LATER, label=5), *element("third", LATER + 10)]
+    back = report("p1", 2, "u2", rows, [frontier("g", END)], True)
+    assert last_of(*lines, back)[1] == [["FRONT_IDLE", "g", False], ["LATE", "a", "t", "s", "p", 1, 1]]
+    lines += [back, report("p1", 3, "u3", (), [frontier("f", LATER)], True), tick(1)]
+    assert last_of(*lines) == ({}, [])
+    ends = report("p1", 4, "u4", (), [frontier("g", LATER)], True)
+    assert last_of(*lines, ends)[1] == [ended("COMPLETE", "later", LATER, sent=2)]
+
+
+def test_fronts_that_are_silent_together_are_waited_for() -> None:
+    lines = fell_silent()[:3]
+    assert last_of(*lines, report("p1", 1, "u1", element(label=3), commit=True), tick(HOUR)) == ({}, [])
+
+
+def test_a_front_is_silent_by_those_that_feed_the_same_segments() -> None:
+    """A timetable that was promised once is no partition of a source that goes on."""
+    segments = (("a", ()), ("b", ()))
+    spec = job(fronts=("f", "g"), segments=segments, front_idle_after=8 * SECOND)
+    lines = [spec | {"front_segments": [["f", ["a"]], ["g", ["b"]]]}, *fell_silent()[1:]]
+    assert last_of(*lines, tick(HOUR)) == ({}, [])
+
+
+def test_a_front_whose_promise_is_staged_is_not_silent() -> None:
+    lines = fell_silent()
+    lines[2:2] = [start("q1"), report("q1", 0, "staged", (), [frontier("g", END)])]
+    lines[4] = report("p1", 0, "u0", [*element(), *element("later", LATER)], [frontier("f", 1)], True)
+    assert last_of(*lines, tick(1)) == ({}, [])
+    committed = report("q1", 0, "more", (), commit=True)
+    assert last_of(*lines, tick(1), committed)[1] == [ended("COMPLETE")]
+
+
+def test_what_a_silent_front_expects_is_waited_for() -> None:
+    lines = fell_silent()
+    lines[2]["promises"] += [expect(2, "g")]
+    assert last_of(*lines, tick(1))[1] == [["FRONT_IDLE", "g", True]]
+
+
+def test_a_front_counts_its_silence_anew_after_a_hand_over() -> None:
+    lines = [*fell_silent()[:4], HAND_OVER, close("p1"), tick(HOUR)]
+    lines += [job(fronts=("f", "g"), front_idle_after=8 * SECOND) | {"deployment": "d2"}, start("p2")]
+    lines += [report("p2", 1, "u1", (), [frontier("f", END)], True), tick(7)]
+    assert last_of(*lines) == ({}, [])
+    lines += [tick(1), report("p2", 2, "u2", (), [frontier("f", END + 1)], True)]
+    assert last_of(*lines, tick(1))[1] == [["FRONT_IDLE", "g", True], ended("IDLE")]
+
+
+def test_without_the_rule_a_silent_front_is_waited_for_again() -> None:
+    lines = [*fell_silent(), tick(1), job(fronts=("f", "g"))]
+    assert last_of(*lines)[1] == [["FRONT_IDLE", "g", False]]
+    assert last_of(*lines, report("p1", 2, "u2", (), [frontier("f", LATER)], True), tick(HOUR)) == ({}, [])
 
 
 def test_expiry_covers_what_is_expected_where_the_job_asks_for_it() -> None:

@@ -56,6 +56,7 @@ class Generator:
         self.random = r = Random(seed)
         self.pausing = Random(f"the pauses of {seed}")
         self.ending = Random(f"what no promise ends in {seed}")
+        self.silencing = Random(f"the silent fronts of {seed}")
         self.hedging = Random(f"the closes of {seed} that might have forgotten a front")
         self.pauses = seed % 3 == 2  # the others' sequences stay as they were, and show what single ones have shown
         self.lines: list[Line] = []
@@ -171,6 +172,8 @@ class Generator:
             rules |= {"threshold_ppm": r.choice([1, 1, 500_000]), "threshold_after": r.choice([2, 5]) * SECOND}
         if r.random() < 0.3:
             rules["scope_idle_after"] = r.choice([8, 20, 60]) * SECOND
+        if self.silencing.random() < 0.3:
+            rules["front_idle_after"] = self.silencing.choice([3, 8, 20]) * SECOND
         return rules
 
     def _timeout(self) -> dict[str, int]:

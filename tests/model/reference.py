@@ -199,6 +199,8 @@ class Front:
     owner_deployment: str = ""
     idle: bool = False
     last_promise: int | None = None
+    silent: bool = False  # others have promised for long since it did
+    quiet_since: int = 0  # from when that counts
 
 
 @dataclass
@@ -322,6 +324,7 @@ class Job:
     late_reports: int = 0
     event_time: int | None = None  # the greatest end time of which something was folded in
     looked_at: int | None = None  # when a tick last looked for what has been quiet
+    promised_at: int = 0  # when promises last took effect with an epoch or a commit
     tombstones: dict[tuple[str, str], int] = field(default_factory=dict)  # (scope, name): the second of its end
 
     # -- names
@@ -703,7 +706,7 @@ class ReferenceTracker:
         created = job is None
         if job is None:
             job = Job(spec, self._new_log())
-            job.fronts = {name: Front(name, self._now) for name in spec.fronts}
+            job.fronts = {name: self._new_front(name) for name in spec.fronts}
             self._jobs[spec.job] = job
         elif spec.deployment == job.spec.deployment:
             if not _same_but_durations(spec, job.spec):
@@ -720,12 +723,14 @@ class ReferenceTracker:
                 threshold_ppm=spec.threshold_ppm,
                 threshold_after=spec.threshold_after,
                 scope_idle_after=spec.scope_idle_after,
+                front_idle_after=spec.front_idle_after,
                 retention=spec.retention,
                 remember=spec.remember,
                 state_segments=spec.state_segments,
                 committed_ends=spec.committed_ends,
             )
             self._forget_stalls(job)
+            self._wake_silent(job)
             return self._defined(job, created)
         elif spec.deployment in job.left:
             raise Refused(Refusal.DEPLOYMENT_MISMATCH, spec.deployment)
@@ -738,6 +743,7 @@ class ReferenceTracker:
             else:
                 self._clear_by_force(job)
             self._take_over(job, spec)
+            self._wake_silent(job)
             if handed_over:
                 self._go_on(job)
         self._forget_stalls(job)
@@ -758,12 +764,13 @@ class ReferenceTracker:
         job.incarnation += 1
         job.substreams = {}
         job.tombstones = {}
-        job.fronts = {name: Front(name, self._now) for name in spec.fronts}
+        job.fronts = {name: self._new_front(name) for name in spec.fronts}
         job.firm = PromiseSet()
         job.scopes = set()
         job.floors = {}
         job.advanced = {}
         job.event_time = job.looked_at = None
+        job.promised_at = 0
         job.drain = None
         for producer in job.producers.values():
             self._fence(producer)
@@ -859,7 +866,7 @@ class ReferenceTracker:
             for s, segment in counted_by_all:
                 if segment in _fed(spec, name) and segment in kept:
                     s.expectations[segment][name] = [(None, 0)]
-        job.fronts = {name: job.fronts.get(name) or Front(name, self._now) for name in spec.fronts}
+        job.fronts = {name: job.fronts.get(name) or self._new_front(name) for name in spec.fronts}
         job.left = [*job.left, job.spec.deployment][-1000:]
         job.spec = spec
         job.read_segments &= set(job.feeds)
@@ -886,9 +893,23 @@ class ReferenceTracker:
     def _resume(self, job: Job) -> None:
         """Start all waiting again after a hand-over, in which what was owed could not come."""
         for front in job.fronts.values():
-            front.since = self._now
+            front.since = front.quiet_since = self._now
         for s in job.open_substreams():
             s.changed, s.stalled = self._now, False
+
+    def _new_front(self, name: str) -> Front:
+        return Front(name, self._now, quiet_since=self._now)
+
+    def _wake_silent(self, job: Job) -> None:
+        """Wait for silent fronts again in a job without a rule for them."""
+        if job.spec.front_idle_after is None:
+            for front in job.fronts.values():
+                self._break_silence(job, front)
+
+    def _break_silence(self, job: Job, front: Front) -> None:
+        if front.silent and not front.idle:
+            self._emit(job, FrontIdle(front.name, False))
+        front.silent = False
 
     def _forget_stalls(self, job: Job) -> None:
         """reading: in a job that wants to hear of no stalls, nothing is stalled."""
@@ -1181,7 +1202,8 @@ class ReferenceTracker:
         self._wake(job, fronts)
         for front in fronts:
             front.owner, front.owner_deployment = producer.name, job.spec.deployment
-            front.last_promise = self._now
+            front.last_promise = front.quiet_since = self._now
+            self._break_silence(job, front)
 
     def _name(self, job: Job, named: Sequence[Substream | tuple[str, str, int | None]]) -> list[Sid]:
         """Bind the ids and end times of what an accepted report names."""
@@ -1311,6 +1333,7 @@ class ReferenceTracker:
     ) -> tuple[list[Entry], list[Promised]]:
         """All entries, after all that they name is known; gives what was folded in, and the promises that count."""
         before = job.promised()
+        job.promised_at = self._now if promises else job.promised_at
         job.read_segments |= {segment for _, segment, _, _, received in entries if received}
         fresh = {sid for sid in [entry[0] for entry in entries] + _named(promises) if not job.substreams[sid].known}
         mentions: dict[Sid, set[str]] = {sid: set() for sid in fresh}
@@ -1465,6 +1488,7 @@ class ReferenceTracker:
         if job.fronts[c.front].owner in job.staging:
             raise Refused(Refusal.EPOCH_STAGED, c.front)
         self._wake(job, [job.fronts[c.front]])
+        self._break_silence(job, job.fronts[c.front])
         job.make_firm([("finish", c.front)])
         self._evaluate(job)
 
@@ -1634,6 +1658,8 @@ class ReferenceTracker:
             front.since = self._now
             if front.idle:
                 front.idle = False
+                if front.silent:
+                    continue
                 self._emit(job, FrontIdle(front.name, False))
         self._note_closing(job)
 
@@ -1670,7 +1696,8 @@ class ReferenceTracker:
                 and self._due(front.since, job.spec.idle_after)
             ):
                 front.idle = turned = True
-                self._emit(job, FrontIdle(front.name, True))
+                if not front.silent:
+                    self._emit(job, FrontIdle(front.name, True))
         if turned:
             self._evaluate(job)
 
@@ -1679,11 +1706,40 @@ class ReferenceTracker:
             return
         if job.spec.deadline is not None:
             self._end_those(job, Reason.DEADLINE, self._overdue)
-        waits = [wait for wait in (job.spec.threshold_after, job.spec.scope_idle_after) if wait is not None]
-        if waits and (job.looked_at is None or self._now >= job.looked_at + max(1, min(waits) // 8)):
+        rules = (job.spec.threshold_after, job.spec.scope_idle_after, job.spec.front_idle_after)
+        waits = [wait for wait in rules if wait is not None]
+        if waits and (job.looked_at is None or self._now >= job.looked_at + self._look_every(job, min(waits))):
             job.looked_at = self._now
             self._end_those(job, Reason.THRESHOLD, self._enough)
             self._end_those(job, Reason.IDLE, self._silent)
+            self._fall_silent(job)
+            self._end_those(job, Reason.IDLE, self._waits_for_silent_only)
+
+    def _look_every(self, job: Job, shortest: int) -> int:
+        """Return the time between two looks: a second while a front is silent and others promise."""
+        assert job.looked_at is not None
+        soon = job.promised_at >= job.looked_at and any(front.silent for front in job.fronts.values())
+        return min(max(1, shortest // 8), 10**9 if soon else shortest)
+
+    def _fall_silent(self, job: Job) -> None:
+        if job.spec.front_idle_after is None:
+            return
+        finished = job.promised().finished
+        staged = {p[1] for q in job.producers.values() for epoch in q.staged.values() for p in epoch.promises}
+        for front in job.fronts.values():
+            alike = [other for other in job.fronts.values() if job.fed(other.name) == job.fed(front.name)]
+            times = [other.last_promise for other in alike if other.last_promise is not None]
+            long = bool(times) and max(times) - front.quiet_since >= job.spec.front_idle_after
+            if long and not front.silent and front.name not in finished | staged:
+                front.silent = True
+                if not front.idle:
+                    self._emit(job, FrontIdle(front.name, True))
+
+    def _waits_for_silent_only(self, job: Job, s: Substream, promised: PromiseSet) -> bool:
+        if job.spec.front_idle_after is None or job.short(s):
+            return False
+        waited = self._waiting_for(job, s, promised)
+        return bool(waited) and all(job.fronts[front].silent for front in waited)
 
     def _end_those(self, job: Job, reason: Reason, which: Callable[[Job, Substream, PromiseSet], bool]) -> None:
         promised = job.promised()
@@ -1862,7 +1918,7 @@ class ReferenceTracker:
                 FrontStatus(
                     f.name,
                     f.name in promised.finished,
-                    f.idle,
+                    f.idle or f.silent,
                     {
                         "*" if scope is None else scope: t
                         for (front, scope), t in promised.frontiers.items()
@@ -2127,7 +2183,7 @@ def _check_bounds(command: Command) -> None:
     if isinstance(command, DefineJob):
         spec = command.spec
         durations = [spec.stall_after, spec.expire_after, spec.idle_after, spec.retention, spec.remember]
-        durations += [spec.deadline, spec.threshold_after, spec.scope_idle_after]
+        durations += [spec.deadline, spec.threshold_after, spec.scope_idle_after, spec.front_idle_after]
     elif isinstance(command, Drain):
         durations = [command.timeout]
     elif isinstance(command, Subscribe):

@@ -45,7 +45,8 @@ def _closing(r: Random) -> Closing:
         return Closing(r.choice([5, 20, 50]) * COMMAND, by_event_time=True)
     after = r.choice([None, 2 * COMMAND, 8 * COMMAND])
     ppm = 0 if after is None else r.choice([300_000, 700_000])
-    return Closing(deadline, False, ppm, after, r.choice([None, 5 * COMMAND, 15 * COMMAND]))
+    idle = r.choice([None, 5 * COMMAND, 15 * COMMAND])
+    return Closing(deadline, False, ppm, after, idle, r.choice([None, 5 * COMMAND, 15 * COMMAND]))
 
 
 class Dataflow:

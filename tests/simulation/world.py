@@ -89,6 +89,7 @@ class Closing:
     threshold_ppm: int = 0
     threshold_after: int | None = None
     idle_after: int | None = None
+    front_idle_after: int | None = None
     start: int = 10**9
 
     def spec(self) -> dict[str, Any]:
@@ -99,6 +100,7 @@ class Closing:
             "threshold_ppm": self.threshold_ppm,
             "threshold_after": self.threshold_after,
             "scope_idle_after": self.idle_after,
+            "front_idle_after": self.front_idle_after,
         }
 
     def objects(self, end: Ended, first: Ended, at: int, reached: int) -> str:
@@ -113,7 +115,8 @@ class Closing:
         if end.reason is Reason.DEADLINE:
             return self._objects_to_deadline(end, at, reached)
         if end.reason is Reason.IDLE:
-            return "nothing was silent" if self.idle_after is None or at < self.start + self.idle_after else ""
+            waits = [wait for wait in (self.idle_after, self.front_idle_after) if wait is not None]
+            return "" if waits and at >= self.start + min(waits) else "nothing was silent"
         if self.threshold_after is None or first.expected is None:
             return "there is no such rule"
         few = first.elements * 1_000_000 < first.expected * self.threshold_ppm

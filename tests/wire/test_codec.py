@@ -39,6 +39,7 @@ SPEC = spec.Spec(
     threshold_ppm=950_000,
     threshold_after=7 * SECOND,
     scope_idle_after=8 * SECOND,
+    front_idle_after=9 * SECOND,
 )
 JOB_SPEC = spec.JobSpec(
     job="shop",
@@ -59,6 +60,7 @@ JOB_SPEC = spec.JobSpec(
     threshold=0.95,
     threshold_after=timedelta(seconds=7),
     scope_idle_after=timedelta(seconds=8),
+    front_idle_after=timedelta(seconds=9),
 )
 DRAIN = status.DrainStatus(
     DrainState.TIMED_OUT, "drain", "d0", ("till",), 1, 2, ("p",), ("q", "r"), DrainMode.HAND_OVER, ("raw",)

@@ -28,14 +28,14 @@ class JobCalls(Routing):
                 left this deployment), ``DRAIN_IN_PROGRESS``, ``INCOMPATIBLE_GRAPH`` (the message lists the
                 differences), ``EPOCH_STAGED``, ``MODE_CONFLICT`` (`committed_ends` while an immediate producer is
                 under way), ``UNKNOWN_SEGMENT``, ``MALFORMED``; ``UNSUPPORTED`` (a server of an older release does not
-                know `committed_ends`, `deadline`, `threshold` or `scope_idle_after`); of
+                know `committed_ends`, `deadline`, `threshold`, `scope_idle_after` or `front_idle_after`); of
                 several servers, ``OTHER_SERVERS`` (another of them has the job already).
         """
         request = tracker_pb2.DefineJobRequest(spec=codec.write_job_spec(spec), force=force)
         calls = self._to(spec.job)
         if spec.committed_ends:
             _require(calls, COMMITTED_ENDS, spec.job, "would let what is not committed bring an end")
-        if spec.deadline or spec.threshold or spec.scope_idle_after:
+        if spec.deadline or spec.threshold or spec.scope_idle_after or spec.front_idle_after:
             _require(calls, UNPROMISED, spec.job, "would never end what no front has promised")
         new = len(self._servers()) > 1 and spec.job not in _jobs(calls)
         if new:

@@ -21,6 +21,7 @@ DURATIONS = (  #: of a spec
     "deadline",
     "threshold_after",
     "scope_idle_after",
+    "front_idle_after",
 )
 #: Fields of a spec that may change within a deployment.
 CHANGEABLE = (
@@ -58,6 +59,7 @@ class Spec:
     threshold_ppm: int = 0  #: the share of the expected elements that is enough after a while; 0: none
     threshold_after: int | None = None
     scope_idle_after: int | None = None
+    front_idle_after: int | None = None
 
 
 #: Fields of a spec that are the same in the core's value, in a caller's and on the wire.
@@ -91,6 +93,8 @@ class JobSpec(Shown):
         threshold_after: how long nothing of the substream has to have changed; given with `threshold` only.
         scope_idle_after: once nothing of a scope has come for so long while other scopes went on, its open substreams
             end as ``IDLE``; None: never.
+        front_idle_after: once a front has promised nothing for so long while others that feed the same segments went
+            on, what waits for nothing else ends as ``IDLE``; None: never.
         retention: how long ended substreams and events are kept; None: as long as the server likes.
         remember: how long the name of an ended substream is remembered, from its end on, so that what comes of it later
             is late and begins no second life; None: as long as there is the job.
@@ -122,6 +126,7 @@ class JobSpec(Shown):
     threshold: float | None = None
     threshold_after: timedelta | None = None
     scope_idle_after: timedelta | None = None
+    front_idle_after: timedelta | None = None
 
     def __post_init__(self) -> None:
         check_graph(self.segments, self.fronts)

@@ -113,7 +113,7 @@ class Reason(Numbered):
     ABANDONED = "ABANDONED", 3
     DEADLINE = "DEADLINE", 4
     THRESHOLD = "THRESHOLD", 5  #: most of what is expected was sent, and nothing came any more
-    IDLE = "IDLE", 6  #: nothing of its scope came any more
+    IDLE = "IDLE", 6  #: nothing of its scope came any more, or its fronts fell silent
 
 
 class Outcome(Numbered):

@@ -43,6 +43,7 @@ _RULES = (
     "threshold_ppm",
     "threshold_after",
     "scope_idle_after",
+    "front_idle_after",
 )
 _OF_SUBSCRIPTION = ("acknowledged", "max_age", "max_events", "created", "last_ack", "expired", "expired_because")
 _OF_PRODUCER = ("run", "last_run", "seals", "settled", "committed")
@@ -129,6 +130,7 @@ def dump_job(job: Job) -> Values:
         "late_reports": job.late_reports,
         "event_time": job.event_time,
         "looked_at": job.looked_at,
+        "promised_at": job.promised_at,
         "late_by_id": list(job.late_by_id.items()),
         "accounts": dump_accounts(job.accounts),
         "fronts": dump_fronts(job.fronts, job.provisional),
@@ -157,6 +159,7 @@ def load_job(values: Values) -> Job:
     fronts, committed_watermarks = load_fronts(values["fronts"], len(job.graph))
     job.begin(accounts, fronts, committed_watermarks)
     job.event_time, job.looked_at = values.get("event_time"), values.get("looked_at")  # older dumps have neither
+    job.promised_at = values.get("promised_at", 0)
     load_tentative(job.provisional, values["fronts"]["fronts"])
     load_expectations(job, values.get("expectations", {}))  # older dumps have none
     given_up = {id_: Reason.of(number) for id_, number in values.get("given_up", ())}  # older dumps have none
@@ -410,12 +413,16 @@ def dump_front(front: Front, provisional: Provisional) -> Values:
         "soft": list(provisional.frontiers.get(front.name, ())),
         "finishers": [*committed, *sorted(provisional.finishes.get(front.name, ()))],
         "heard_at": front.last_contact,
+        "silent": front.silent,
+        "quiet_since": front.quiet_since,
     }
 
 
 def load_front(values: Values) -> Front:
     front = Front(values["name"], values["heard_at"])
     _keep(front, _OF_FRONT, values)
+    front.silent = values.get("silent", False)  # older dumps have neither
+    front.quiet_since = values.get("quiet_since", front.last_contact)
     front.committed.update(map(tuple, values["firm"]))
     front.finished, front.finish_committed = bool(values["finishers"]), COMMITTED in values["finishers"]
     return front

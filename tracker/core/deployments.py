@@ -154,6 +154,7 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
         changeable: dict[str, Any] = {name: getattr(spec, name) for name in CHANGEABLE}
         job.spec = replace(job.spec, **changeable)
         _durations_changed(job, before)
+        _wake_silent(job)
         return
     drain = job.drain
     if not drain.finished and force:
@@ -168,6 +169,7 @@ def redefine(job: Job, spec: Spec, graph: Graph, force: bool) -> None:
     if drain.handed_over:
         _fence_all(job)
     _take_over(job, old_spec, graph)
+    _wake_silent(job)
     if drain.handed_over:
         timers.resume(job)
     job.evaluate()
@@ -193,6 +195,13 @@ def _durations_changed(job: Job, before: Spec) -> None:
     job.stalls_from = None
     if job.spec.stall_after is None and before.stall_after is not None:
         job.accounts.life.unmark(slice(None), STALLED)
+
+
+def _wake_silent(job: Job) -> None:
+    """Wait for silent fronts again where the job has no rule for them any more."""
+    if job.spec.front_idle_after is None:
+        for front in job.fronts:
+            job.break_silence(front)
 
 
 def _check_same(job: Job, spec: Spec, graph: Graph) -> None:

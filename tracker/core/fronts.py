@@ -35,6 +35,9 @@ class Front:
         drained_in: it finished in the drain under way.
         idle: it is not waited for, as long as another front is.
         last_contact: when its owner's last message arrived, or when it was added (ns).
+        last_promise: when it promised last (ns); None: not yet.
+        silent: others have promised for long since it did; what waits for nothing else is closed (`unpromised`).
+        quiet_since: its last promise, or when it was added or the last hand-over ended, from which its silence counts.
     """
 
     __slots__ = (
@@ -51,6 +54,8 @@ class Front:
         "owned_in",
         "owner",
         "promised",
+        "quiet_since",
+        "silent",
     )
 
     def __init__(self, name: str, last_contact: int) -> None:
@@ -66,6 +71,8 @@ class Front:
         self.idle = False
         self.last_contact = last_contact
         self.last_promise: int | None = None
+        self.silent = False
+        self.quiet_since = last_contact
 
     def feeds(self, segment: int) -> bool:
         """Return whether its elements enter a segment."""

@@ -114,6 +114,7 @@ class Job:
         stalls_from: before that time nothing can stall or expire; None: look.
         event_time: the greatest end time of which an element was folded in.
         looked_at: when a tick last looked for what ends without a promise after a quiet time (ns).
+        promised_at: when promises last took effect with an epoch or a commit (ns).
         least_end_time, least_created: no open substream ends earlier, or was named earlier if it has no end time; None:
             look. They are kept for a job with a deadline.
         numbers: the producers' numbers, by which cells refer to them.
@@ -161,6 +162,7 @@ class Job:
         self.stalls_from: int | None = None
         self.event_time: int | None = None
         self.looked_at: int | None = None
+        self.promised_at = 0
         self.least_end_time: int | None = None
         self.least_created = 0
 
@@ -262,7 +264,15 @@ class Job:
         self.wake(fronts)
         for front in fronts:
             front.owner, front.owned_in = producer.name, self.spec.deployment
-            front.last_promise = self.now
+            front.last_promise = front.quiet_since = self.now
+            self.break_silence(front)
+
+    def break_silence(self, front: Front) -> None:
+        """Wait again for a front that was silent, with all that is still open."""
+        if front.silent:
+            front.silent = False
+            if not front.idle:
+                self.announce(FrontIdle(front.name, False))
 
     def contacted(self, producer: Producer) -> None:
         """A producer has reported or promised: its idle fronts become active before that takes effect."""
@@ -279,7 +289,8 @@ class Job:
             front.last_contact = self.now
             if front.idle:
                 front.idle, resumed = False, True
-                self.announce(FrontIdle(front.name, False))
+                if not front.silent:
+                    self.announce(FrontIdle(front.name, False))
         if resumed:
             self.fronts_resumed = True
             self.closing.fronts_changed()
@@ -362,6 +373,8 @@ class Job:
             if self.closing.expectations:
                 self.closing.expectations.touched(entries.rows)
                 self.closing.look_at(self.closing.expectations.to_look_at(entries.rows).tolist())
+        if pledges:
+            self.promised_at = self.now
         self.keep_promises(pledges, origin)
         self.evaluate()
         return entries

@@ -530,6 +530,7 @@ def finish_front(job: Job, name: str) -> None:
     """An operator finishes a front whose owner will never report again."""
     front = check_finish_front(job, name)
     job.wake([front])
+    job.break_silence(front)
     job.keep_promises([FinishOf(name)])
     job.evaluate()
 

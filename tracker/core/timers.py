@@ -85,7 +85,8 @@ def _turn_idle(job: Job) -> None:
         if front.idle or _has_staged(job, front) or job.now - front.last_contact < idle_after:
             continue
         front.idle = changed = True
-        job.announce(FrontIdle(front.name, True))
+        if not front.silent:
+            job.announce(FrontIdle(front.name, True))
     if changed:
         job.closing.fronts_changed()
         job.evaluate()
@@ -104,6 +105,8 @@ def resume(job: Job) -> None:
     job.accounts.life.unmark(open_rows, STALLED)
     job.changes.look_at(open_rows)
     restart_timers(job)
+    for front in job.fronts:
+        front.quiet_since = job.now
 
 
 def _look_for_stalls(job: Job) -> None:

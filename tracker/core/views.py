@@ -154,7 +154,7 @@ class JobView:
             segments=job.graph.names,
             drain=job.drain.state,
             producers=len(job.producers),
-            idle_fronts=sum(front.idle for front in unfinished),
+            idle_fronts=sum(front.idle or front.silent for front in unfinished),
             fronts=tuple(FrontAge(front.name, _since(front)) for front in oldest),
             other_fronts=len(unfinished) - len(oldest),
         )
@@ -219,7 +219,7 @@ class JobView:
                 FrontStatus(
                     front.name,
                     front.finished,
-                    front.idle,
+                    front.idle or front.silent,
                     {EVERY_SCOPE if scope is None else scope: time for scope, time in front.promised.items()},
                     front.owner or "",
                     front.last_promise,

@@ -110,6 +110,8 @@ def _without_promise(spec: JobSpec) -> Iterator[str]:
         yield f"{spec.threshold:.6g} of what is expected, quiet for {spec.threshold_after}"
     if spec.scope_idle_after is not None:
         yield f"its scope silent for {spec.scope_idle_after}"
+    if spec.front_idle_after is not None:
+        yield f"the fronts that it waits for silent for {spec.front_idle_after}"
 
 
 def _print_pairs(status: JobStatus, oldest: SubstreamStatus | None) -> None:

@@ -115,7 +115,9 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     THRESHOLD: _Reason.ValueType  # 5
     """As many of the expected elements as the job's `threshold_ppm` wants were sent, and no more came for a while."""
     IDLE: _Reason.ValueType  # 6
-    """Nothing of its scope came for the job's `scope_idle_after`, while other scopes went on."""
+    """Nothing of its scope came for the job's `scope_idle_after`, or nothing was promised by the fronts that it waited for
+    for `front_idle_after`, while others went on.
+    """
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason for the end of a substream."""
@@ -133,7 +135,9 @@ DEADLINE: Reason.ValueType  # 4
 THRESHOLD: Reason.ValueType  # 5
 """As many of the expected elements as the job's `threshold_ppm` wants were sent, and no more came for a while."""
 IDLE: Reason.ValueType  # 6
-"""Nothing of its scope came for the job's `scope_idle_after`, while other scopes went on."""
+"""Nothing of its scope came for the job's `scope_idle_after`, or nothing was promised by the fronts that it waited for
+for `front_idle_after`, while others went on.
+"""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _DrainState:
@@ -430,6 +434,7 @@ class JobSpec(_message.Message):
     THRESHOLD_PPM_FIELD_NUMBER: _builtins.int
     THRESHOLD_AFTER_FIELD_NUMBER: _builtins.int
     SCOPE_IDLE_AFTER_FIELD_NUMBER: _builtins.int
+    FRONT_IDLE_AFTER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's name: 1 to 128 of `A-Z a-z 0-9 . _ -`."""
     deployment: _builtins.str
@@ -505,6 +510,12 @@ class JobSpec(_message.Message):
         IDLE; absent: never.
         """
 
+    @_builtins.property
+    def front_idle_after(self) -> _duration_pb2.Duration:
+        """After how long without a promise of its own, while others that feed the same segments promised, a front is not waited
+        for: the open substreams that wait for nothing else end, with the reason IDLE; absent: never.
+        """
+
     def __init__(
         self,
         *,
@@ -527,10 +538,11 @@ class JobSpec(_message.Message):
         threshold_ppm: _builtins.int = ...,
         threshold_after: _duration_pb2.Duration | None = ...,
         scope_idle_after: _duration_pb2.Duration | None = ...,
+        front_idle_after: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "expire_after", b"expire_after", "idle_after", b"idle_after", "remember", b"remember", "retention", b"retention", "scope_idle_after", b"scope_idle_after", "stall_after", b"stall_after", "threshold_after", b"threshold_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "expire_after", b"expire_after", "front_idle_after", b"front_idle_after", "idle_after", b"idle_after", "remember", b"remember", "retention", b"retention", "scope_idle_after", b"scope_idle_after", "stall_after", b"stall_after", "threshold_after", b"threshold_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_ends", b"committed_ends", "deadline", b"deadline", "deadline_by_event_time", b"deadline_by_event_time", "deployment", b"deployment", "expire_after", b"expire_after", "expire_expected", b"expire_expected", "front_segments", b"front_segments", "fronts", b"fronts", "idle_after", b"idle_after", "job", b"job", "ordering", b"ordering", "progress", b"progress", "remember", b"remember", "retention", b"retention", "scope_idle_after", b"scope_idle_after", "segments", b"segments", "stall_after", b"stall_after", "threshold_after", b"threshold_after", "threshold_ppm", b"threshold_ppm"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_ends", b"committed_ends", "deadline", b"deadline", "deadline_by_event_time", b"deadline_by_event_time", "deployment", b"deployment", "expire_after", b"expire_after", "expire_expected", b"expire_expected", "front_idle_after", b"front_idle_after", "front_segments", b"front_segments", "fronts", b"fronts", "idle_after", b"idle_after", "job", b"job", "ordering", b"ordering", "progress", b"progress", "remember", b"remember", "retention", b"retention", "scope_idle_after", b"scope_idle_after", "segments", b"segments", "stall_after", b"stall_after", "threshold_after", b"threshold_after", "threshold_ppm", b"threshold_ppm"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
