@@ -130,8 +130,8 @@ class Declarations:
         )
         chosen.bind(SourceRows(segment, df, rule, scope_of, rule.plain(key_of), declared.time))
         self._graph.declare_fronts(chosen.names, segment)
-        if chosen.scope_idle_after is not None:
-            self._definition.require_idle(chosen.scope_idle_after, repr(chosen))
+        for which, silence in chosen.idle_after.items():
+            self._definition.require_idle(which, silence, repr(chosen))
         chosen.live(self._tracking.spark)  # refuses here what it could not look for when the query starts
         reader = SourceReader(df, origin)
         return TrackedStream(self._tracking, Readable(Stream(origin), reader.native(), reader))

@@ -104,8 +104,8 @@ class Tracking:
             texts that Spark parses (``"10 minutes"``).
         progress: a rule of the job; it is on as soon as `with_watermark` is used.
         stall_after, expire_after, idle_after, retention: rules of the job.
-        deadline, deadline_by_event_time, threshold, threshold_after, scope_idle_after: rules that release what no front
-            has promised; see `JobSpec`.
+        deadline, deadline_by_event_time, threshold, threshold_after, scope_idle_after, front_idle_after: rules that
+            release what no front has promised; see `JobSpec`.
         remember: how long names of substreams that have ended are remembered where no front's promise does it, so that
             what comes of them later is late; None: as long as there is the job.
         max_away: how long a query may be stopped while the tracker keeps its ends for it, whatever `retention` says;
@@ -144,6 +144,7 @@ class Tracking:
         threshold: float | None = None,
         threshold_after: Duration | None = None,
         scope_idle_after: Duration | None = None,
+        front_idle_after: Duration | None = None,
         retention: Duration | None = None,
         remember: Duration | None = None,
         max_away: Duration | None = None,
@@ -182,9 +183,8 @@ class Tracking:
         self._retry_for = retry_for
         self._graph = JobGraph(segments, fronts)
         lengths = _lengths(spark, stall_after=stall_after, expire_after=expire_after, idle_after=idle_after)
-        lengths |= _lengths(
-            spark, deadline=deadline, threshold_after=threshold_after, scope_idle_after=scope_idle_after
-        )
+        lengths |= _lengths(spark, deadline=deadline, threshold_after=threshold_after)
+        lengths |= _lengths(spark, scope_idle_after=scope_idle_after, front_idle_after=front_idle_after)
         lengths |= _lengths(spark, retention=retention, remember=remember)
         chosen = {"ordering": ordering, "progress": progress, "threshold": threshold}
         rules = {**lengths, **chosen, "deadline_by_event_time": deadline_by_event_time}

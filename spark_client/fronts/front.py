@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -173,7 +174,8 @@ class Front:
         automatic: whether it promises anything before it is finished.
         counts: whether its promises are about how many rows there are, so that all have to be counted by substream.
         refresh: seconds between two looks at where its promises come from; None: at nothing but rows.
-        scope_idle_after: after how long a scope that is silent while others go on is not waited for; None: never.
+        idle_after: by the job's rule, ``scope_idle_after`` or ``front_idle_after``: after how long a scope, or one of
+            its fronts, that is silent while others go on is not waited for.
         after_runs: whether it promises when a run with ``trigger(availableNow=True)`` has read all, and not before.
         trusts: words on what has to be true for its ends to be the user's, for receipts.
     """
@@ -183,7 +185,7 @@ class Front:
     automatic = True
     counts = False
     refresh: float | None = None
-    scope_idle_after: timedelta | None = None
+    idle_after: Mapping[str, timedelta] = MappingProxyType({})
     after_runs = False
     trusts = ""
 

@@ -95,8 +95,9 @@ class BoundedOutOfOrderness(Front):
         beyond: what becomes of a row that is further ahead. ``"count"``: the above. ``"bad"``: it belongs to no
             substream, so ``on_bad_rows`` of the source has it set aside, or fails the batch. The clock is that of the
             batch's beginning, so a batch that is repeated decides alike.
-        idle_after: with `per_scope`: a scope of which nothing has come for so long, while others went on, is not waited
-            for: its open windows end as ``IDLE``. A rule of the job, as ``Tracking(scope_idle_after=)``. None: never.
+        idle_after: with `per_scope`, a scope, and with `partitions`, a partition of which nothing has come for so long,
+            while others went on, is not waited for: the open windows end as ``IDLE``. Rules of the job, as
+            ``Tracking(scope_idle_after=, front_idle_after=)``. None: never.
         scopes: with `per_scope`: the scopes that there have to be, as a list, a DataFrame of one column, or a function
             that returns either, for one that grows. A scope without rows is shown as never heard from, and has the
             newest window of the first batch after it was listed, with 0 rows. Others may come as well.
@@ -128,8 +129,10 @@ class BoundedOutOfOrderness(Front):
         self._partitions = Partitions(partition, partitions, "Frontier")
         self._per_scope = per_scope
         self._idle_after = idle_after
-        if idle_after is not None and not per_scope:
-            raise UsageError("Frontier: idle_after= is for scopes: give per_scope=True, or Tracking(idle_after=)")
+        if idle_after is not None and not per_scope and partition is None:
+            raise UsageError(
+                "Frontier: idle_after= is for scopes or partitions: give per_scope=True, or partition= and partitions="
+            )
         if isinstance(scopes, str) or not (callable(scopes) or isinstance(scopes, Iterable | DataFrame)):
             raise UsageError(f"Frontier: scopes={scopes!r}: give a list, a DataFrame, or a function that returns one")
         # A list, since another source may take the same front: an iterator gives its values once.
@@ -226,7 +229,8 @@ class BoundedOutOfOrderness(Front):
         self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, self._longest)
         if self._idle_after is not None:
             idle = durations.length(source.rows.sparkSession, self._idle_after, "Frontier's idle_after")
-            self.scope_idle_after = timedelta(microseconds=idle)
+            rules = {"scope_idle_after": self._per_scope, "front_idle_after": len(self.names) > 1}
+            self.idle_after = {rule: timedelta(microseconds=idle) for rule, asked in rules.items() if asked}
         self._time = source.rule.micros(source.time)
         if self._ahead is not None:
             far = durations.not_negative(source.rows.sparkSession, self._ahead, "Frontier's ahead")

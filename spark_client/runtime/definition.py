@@ -62,25 +62,26 @@ class Definition:
             raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
         self._rules["progress"] = True
 
-    def require_idle(self, silence: timedelta, front: str) -> None:
-        """The job has to wait no longer for a scope that is silent while others go on.
+    def require_idle(self, rule: str, silence: timedelta, front: str) -> None:
+        """The job has to wait no longer for a scope, or a front, that is silent while others go on.
 
         Args:
-            silence: after which a scope is not waited for.
+            rule: ``scope_idle_after`` or ``front_idle_after``.
+            silence: after which it is not waited for.
             front: which asks for it, for messages.
 
         Raises:
             UsageError: the job waits for another time, or is defined already, without.
         """
-        before = self._rules["scope_idle_after"]
+        before = self._rules[rule]
         if before not in (None, silence):
             raise UsageError(
-                f"{front}: a job waits for silent scopes as long for all its fronts, and this one does for {before}: "
-                "give the same everywhere, also as Tracking(scope_idle_after=)"
+                f"{front}: a job has one {rule} for all its fronts, and this one has {before}: give the same "
+                f"everywhere, also as Tracking({rule}=)"
             )
         if before is None and self._defined is not None:
-            raise UsageError(f"{front}: declare it before the first query starts, or give Tracking(scope_idle_after=)")
-        self._rules["scope_idle_after"] = silence
+            raise UsageError(f"{front}: declare it before the first query starts, or give Tracking({rule}=)")
+        self._rules[rule] = silence
 
     def define(self, to_drain: bool = False) -> None:
         """Define the job; again with each start of a query.

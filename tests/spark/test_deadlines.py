@@ -17,6 +17,7 @@ from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.feed import START, Feed, row, rows_of
 from tests.spark.waiting import soon
+from tracker.client import FrontIdle, TrackerClient
 
 pytestmark = pytest.mark.spark
 
@@ -143,6 +144,41 @@ def test_a_device_that_fell_silent_does_not_keep_its_window(spark: SparkSession,
     hourly.tracking.stop()
 
 
+def test_a_partition_that_fell_silent_holds_nobody(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, starts: Starts
+) -> None:
+    """Its query goes on, also across a restart. When it is back, its rows of open windows count."""
+    front = Frontier("0 seconds", partition="part", partitions=2, idle_after="1 second")
+    hourly = starts(front)
+    feed.put(row(1, 5), row(2, 6, part=1), row(3, 65))
+    hourly.tracking.process_all_available()
+    assert hourly.results(spark) == []
+    hourly.tracking.stop()
+    hourly = starts(front)
+    time.sleep(1.1)
+    feed.put(row(4, 66))
+    hourly.becomes(spark, ("a", 0, 2, "idle"))
+    feed.put(row(5, 130))
+    idle = [("a", 0, 2, "idle"), ("a", 1, 2, "idle")]
+    hourly.becomes(spark, *idle)
+    client = TrackerClient(tracker.address)
+    assert [each.idle for each in client.job(job).fronts] == [False, True]
+    feed.put(row(6, 70, part=1), row(7, 131, part=1), row(10, 131))
+    hourly.tracking.process_all_available()
+    feed.put(row(8, 190), row(9, 190, part=1))
+    hourly.tracking.process_all_available()
+    hourly.becomes(spark, *idle, ("a", 2, 3, "whole"))
+    assert [(kind.front, kind.idle) for kind in _idle_events(client, job)] == [("in/1", True), ("in/1", False)]
+    assert hourly.late() == 1
+    batch = feed.batch(spark).groupBy(F.window("ts", "1 hour")).count().orderBy("window").collect()
+    assert [each["count"] for each in batch] == [2, 2 + hourly.late(), 3, 2]  # the last one is open
+    hourly.tracking.stop()
+
+
+def _idle_events(client: TrackerClient, job: str) -> list[FrontIdle]:
+    return [event.kind for event in client.list_events(job).events if isinstance(event.kind, FrontIdle)]
+
+
 @pytest.mark.parametrize(
     ("job", "first", "second"),
     [("1 second", None, "2 seconds"), (None, "1 second", "2 seconds")],
@@ -156,11 +192,11 @@ def test_a_job_waits_for_silent_scopes_as_long_for_all_its_fronts(
     tracking.source(
         feed.stream(spark), "a", front=Frontier("0 seconds", per_scope=True, idle_after=first or job), **hours
     )
-    with pytest.raises(UsageError, match="give the same everywhere"):
+    with pytest.raises(UsageError, match=r"give the same everywhere, also as Tracking\(scope_idle_after="):
         tracking.source(
             feed.stream(spark), "b", front=Frontier("0 seconds", per_scope=True, idle_after=second), **hours
         )
-    with pytest.raises(UsageError, match="give per_scope=True"):
+    with pytest.raises(UsageError, match="give per_scope=True, or partition="):
         Frontier("0 seconds", idle_after="1 second")
 
 
