@@ -59,7 +59,7 @@ def in_child(work: Callable[[], str], step: int = 0, marker: str = "") -> tuple[
         marker: what is in the paths of files whose changes are steps.
 
     Returns:
-        Whether it was killed; and the step, or what the work returned.
+        True if the process was killed; and the step, or what the work returned.
     """
     reader, writer = os.pipe()
     if not (child := os.fork()):

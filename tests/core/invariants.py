@@ -238,7 +238,7 @@ def _a_hand_over_is_followed_by_the_next_deployment(job: Job) -> None:
     bodies = [event.kind for event in job.log.read_kept(0, 0, 10**9)[0]]
     drained = [place for place, body in enumerate(bodies) if isinstance(body, Drained)]
     after = bodies[drained[-1] + 1 :] if drained else []  # or retention has dropped it
-    # What is abandoned may have kept others waiting, by the job's ordering.
+    # An abandoned substream may have kept others waiting, by the job's ordering.
     abandoned = bool(after) and isinstance(after[0], Ended) and after[0].reason is Reason.ABANDONED
     assert all(isinstance(body, Ended | Advanced) and abandoned for body in after), after
 

@@ -21,7 +21,7 @@ _MOST = 7  #: parameters of a constructor
 _READ_BY_NAME = {"BoundedOutOfOrderness", "Manifests", "Producer", "SuccessMarkers", "Tracking"}
 
 _GROUND = {"errors", "advice", "columns"}  #: modules of no room, which every room may know
-#: What each room may import, itself and the ground apart.
+#: Rooms that each room may import, itself and the ground apart.
 ROOMS = {
     "storage": set[str](),
     "spark_internals": {"storage"},

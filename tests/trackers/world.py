@@ -75,7 +75,7 @@ class World:
         self._leave_out = False  # whether an operator is about to leave records out
         self._alone: Tracker | None = None  # that is to leave records out, and for which the others wait
         self._has_left_out = False  # whether one has ever done so
-        #: What is to go wrong so that the number of a record that was left out comes again, and is read again.
+        #: Faults to come, by which the number of a record that was left out comes again, and is read again.
         self._again = ["leave out"] if losses and self.schedule.random.random() < 0.3 else []
         self._left_out = 0  # the newest record that was left out
         self._led_before = 0  # how many had led when the store was damaged last
