@@ -2685,7 +2685,7 @@ Global___AwaitResponse: _TypeAlias = AwaitResponse  # noqa: Y015
 
 @_typing.final
 class AwaitThroughRequest(_message.Message):
-    """What a report sent, as far as it has to be known to follow it."""
+    """A report and its substreams, as far as a caller needs them to follow it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
