@@ -147,7 +147,7 @@ class Senders:
 
 @contextmanager
 def started_senders(count: int, environment: Mapping[str, str] | None = None) -> Iterator[Senders]:
-    """Sender processes while the context lasts; what they show to a tracker is in their environment."""
+    """Start senders for as long as the context lasts; their environment has their credentials."""
     processes = [
         subprocess.Popen(
             sender.COMMAND,

@@ -66,7 +66,7 @@ def run(bound: str) -> int:
 
 
 def environment(bound: str) -> Path:
-    """The bound's environment, made if it is not there as it should be; its Python."""
+    """Make the bound's environment, if it is not there as it should be. Return its Python."""
     base = interpreter(bound)
     pins = [f"{name}=={version}" for name, version in lower_bounds()] if bound == "lowest" else []
     tools = [each for each in PROJECT["optional-dependencies"]["dev"] if each.partition(">=")[0] in TOOLS]

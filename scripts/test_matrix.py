@@ -205,7 +205,7 @@ def counts(record: Path) -> str:
 
 
 def environment(release: str) -> Path:
-    """The environment of a release, made if it is not there as it should be; its Python.
+    """Make the environment of a release, if it is not there as it should be. Return its Python.
 
     Raises:
         subprocess.CalledProcessError: something could not be installed.

@@ -19,7 +19,7 @@ _WAYS = {
 
 
 def lines(progress: Progress, data: Data) -> list[Line]:
-    """Replay them.
+    """Replay the flights.
 
     Args:
         progress: is shown.

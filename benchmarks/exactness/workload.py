@@ -131,7 +131,7 @@ class Workload:
         return 1 + max(part for site in self.plan.sites for part in site.partitions)
 
     def write(self, path: Path) -> None:
-        """Write it for the program of a peer."""
+        """Write the workload for the program of a peer."""
         steps = [
             {"number": step.number, "until": step.until, "rows": [asdict(row) for row in step.rows]}
             for step in self.steps

@@ -36,7 +36,7 @@ class TrackerProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, wait: bool = True) -> None:
-        """Start it, and wait until it listens unless `wait` is False."""
+        """Start the tracker, and wait until it listens unless `wait` is False."""
         command = [
             str(Path(sys.executable).with_name("tracker")),
             "serve",
@@ -50,7 +50,7 @@ class TrackerProcess:
             self.wait_until_it_listens()
 
     def wait_until_it_listens(self) -> None:
-        """Wait until it is ready: a standby, until it has taken over."""
+        """Wait until the tracker is ready: a standby, until it has taken over."""
         assert self._process is not None
         assert self._process.stdout is not None
         for line in self._process.stdout:

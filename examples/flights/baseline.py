@@ -47,7 +47,7 @@ class WatermarkBaseline:
     """One run of the aggregation with one delay."""
 
     def __init__(self, flights: DataFrame, delay: str, checkpoint: Path, clock: Replay) -> None:
-        """Start it on a stream of cleaned flights.
+        """Start the query on a stream of cleaned flights.
 
         Args:
             flights: the stream.

@@ -23,7 +23,7 @@ from examples.flights.program import ARTIFACTS, carry_out, parser
 
 
 def conclude(result: Result, options: Options, artifacts: Path) -> tuple[str, bool]:
-    """Draw and keep the delays; what a reader wants to know, and whether the released table is exact."""
+    """Draw and keep the delays. Return the report for the reader, and whether the released table is exact."""
     outcomes = [result.tracked, *result.watermarks]
     text = f"""
 Windows (airport, scheduled day, carrier) of {options.days} days, replayed in hourly steps:

@@ -104,7 +104,7 @@ def _play(
     down_for: float,
     progress: Progress,
 ) -> int:
-    """Publish file by file, and kill the tracker half way; how many windows were released by then."""
+    """Publish file by file, and kill the tracker half way. Return how many windows were released by then."""
     half, before = len(year.replay.files) // 2, 0
     accident: Future[None] | None = None
     with ThreadPoolExecutor(1) as elsewhere:

@@ -29,7 +29,7 @@ PROMISES = [
 
 
 def main(artifacts: Path = KEPT, days: int = 365) -> int:
-    """Write the history, and replay it; the exit status is that of `tracker replay`."""
+    """Write the history, and replay it. Return the exit status of `tracker replay`."""
     artifacts.mkdir(parents=True, exist_ok=True)
     history, page = artifacts / "flights.parquet", artifacts / "report.html"
     try:

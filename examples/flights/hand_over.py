@@ -84,7 +84,7 @@ def _play(
     start: Callable[[Version], Pipeline],
     progress: Progress,
 ) -> list[int]:
-    """Publish file by file, and hand over in between; how many substreams were open then."""
+    """Publish file by file, and hand over in between. Return how many substreams were open then."""
     files = len(year.replay.files)
     places = {(number + 1) * files // (len(others) + 1): version for number, version in enumerate(others)}
     opened = []

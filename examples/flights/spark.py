@@ -43,7 +43,7 @@ class JavaMissingError(Exception):
 
 @contextmanager
 def local_session(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session on two cores whose files stay below `directory`; what Spark and its workers print is in `spark.log`."""
+    """Start a session on two cores whose files stay below `directory`; `spark.log` has the output of Spark."""
     spark = _start(directory, settings or {})
     try:
         yield spark

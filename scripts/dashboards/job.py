@@ -10,7 +10,7 @@ _OF = '{job_name="$job_name", instance=~"$instance"}'
 
 
 def job() -> builders.Dashboard:
-    """Build it."""
+    """Build the dashboard of one job."""
     return (
         dashboard("tracker-job", "Tracker: one job", "One job: what it does, and what its open substreams wait for.")
         .with_variable(choice("job_name", "Job", "tracker_open_substreams", "job_name", several=False))

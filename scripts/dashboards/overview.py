@@ -26,7 +26,7 @@ _OF = '{instance=~"$instance"}'
 
 
 def overview() -> builders.Dashboard:
-    """Build it."""
+    """Build the dashboard of all trackers."""
     return (
         dashboard("tracker-overview", "Tracker: overview", "All trackers: what they do, and where something hangs.")
         .with_variable(choice("instance", "Tracker", "tracker_build_info", "instance"))

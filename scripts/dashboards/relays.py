@@ -24,7 +24,7 @@ _OF = '{instance=~"$instance"}'
 
 
 def relays() -> builders.Dashboard:
-    """Build it."""
+    """Build the dashboard of relays."""
     return (
         dashboard("tracker-relays", "Tracker: relays", "The relays of nodes: what they save, and whether they keep up.")
         .with_variable(choice("instance", "Relay", "tracker_relay_build_info", "instance"))

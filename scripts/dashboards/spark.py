@@ -11,7 +11,7 @@ _OF = '{job_name=~"$job_name", query=~"$query"}'
 
 
 def spark() -> builders.Dashboard:
-    """Build it."""
+    """Build the dashboard of Spark's drivers."""
     return (
         dashboard(
             "tracker-spark",

@@ -50,7 +50,7 @@ def build(into: Path = DIST) -> tuple[Path, Path]:
 
 
 def _copied(folder: Path) -> Path:
-    """The files that git has, as they are now: what lies about beside them is in no release."""
+    """Copy the files that git has, as they are now: other files beside them are in no release."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
         file = ROOT / name

@@ -144,7 +144,7 @@ class Checks:
         expect(self._tracker(client, "jobs", status=2), advice, "`tracker` names the extra that it needs")
 
     def cli(self) -> None:
-        """The command line asks a server; what needs more names the extra."""
+        """Check that the command line asks a server, and names the extra where more is needed."""
         line = self._installed("cli", (*_SERVER_ONLY, *_SPARK_ONLY))
         with running(self._server(), self._home) as server:
             line.run("-c", REPORT, server.address, "dist-cli", directory=self._home)
@@ -219,7 +219,7 @@ class Checks:
             expect(released, ["released [2]"], "a Spark job releases a day, once")
 
     def used(self, extra: str) -> None:
-        """An extra has what it is for."""
+        """Check that the packages of an extra work."""
         printed = self._installed(extra).run("-c", USES[extra], directory=self._home).stdout
         expect(printed.split()[-1:], ["1"], f"what needs {extra} works")
 

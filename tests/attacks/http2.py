@@ -197,7 +197,7 @@ class Http2:
         return self._make(max(2_000, int(self._count * scale)))
 
     def strike(self, server: Server, scale: float, data: bytes) -> Counter[str]:
-        """On all connections at once; whether the server has closed them meanwhile."""
+        """Send on all connections at once. Return whether the server has closed them meanwhile."""
         answers = Counter[str]()
         with ExitStack() as stack:
             opened = [stack.enter_context(closing(connect(server))) for _ in range(CONNECTIONS)]

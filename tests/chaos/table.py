@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
-    """By kind of fault: how many were injected, and how many of them in rounds that were exact."""
+    """Count, by kind of fault, those injected, and those of them in rounds that were exact."""
     injected: Counter[str] = Counter()
     survived: Counter[str] = Counter()
     for outcome in outcomes:

@@ -52,7 +52,7 @@ class Subscriber:
                 self.failure = failure
 
     def catch_up(self, last_seq: int) -> None:
-        """Wait until it has received the event `last_seq`, has failed, or has received nothing for long."""
+        """Wait until the subscriber has received the event `last_seq`, has failed, or has received nothing for long."""
         seen, since = -1, time.monotonic()
         while self.failure is None and (not self.events or self.events[-1].seq < last_seq):
             if len(self.events) != seen:
@@ -62,7 +62,7 @@ class Subscriber:
             time.sleep(0.05)
 
     def close(self) -> None:
-        """End it."""
+        """End the subscription."""
         self._closed.set()
         if self._watch is not None:
             self._watch.close()

@@ -31,7 +31,7 @@ class Driver:
         self._seq = 0
 
     def run(self, line: Line) -> tuple[Any, list[Any]]:
-        """Carry out one line; what it answers (`expect`) and the events it caused (`events`)."""
+        """Carry out one line. Return its answer (`expect`) and the events that it caused (`events`)."""
         try:
             said = getattr(self, f"_{line['do']}")(line)
         except grpc.RpcError as error:

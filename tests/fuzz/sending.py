@@ -40,7 +40,7 @@ class Outcome:
 
 
 def answer(channel: Any, method: str, messages: list[bytes]) -> str:
-    """One call; how it was answered."""
+    """Make one call. Return how it was answered."""
     try:
         if method == "Watch":
             call = channel.unary_stream(CALL + method)(messages[0], timeout=_SHORT_S)

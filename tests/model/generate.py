@@ -128,7 +128,7 @@ class Generator:
         return line
 
     def _choose(self, weights: dict[str, float]) -> str:
-        """One of some kinds; how likely each is also hangs on the sequence's taste."""
+        """Choose one of some kinds, by weights that hang on the sequence's taste, too."""
         for kind in weights:
             if kind not in self.taste:
                 self.taste[kind] = self.random.choice([0, 0.3, 1, 1, 1, 4])

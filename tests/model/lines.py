@@ -100,7 +100,7 @@ class Driver:
         self._ids: dict[tuple[str, str], int] = {}
 
     def run(self, line: Line) -> tuple[Any, list[Any]]:
-        """Carry out one line; gives what it answers (`expect`) and the events that it causes (`events`)."""
+        """Carry out one line. Return its answer (`expect`) and the events that it causes (`events`)."""
         self.now += int(line.get("wait", 0))
         try:
             if line["do"] in ("explain", "through"):

@@ -154,7 +154,7 @@ class Substream:
         return not self.ended_on(segment) and self.unmet(segment)
 
     def unmet(self, segment: str) -> bool:
-        """The same, or it has ended with fewer."""
+        """Return whether fewer elements were sent than promised, also after the end."""
         return self.account(segment).sent < sum(self.expected(segment).values())
 
     @property
@@ -479,7 +479,7 @@ class Job:
                 self.raise_floors()
 
     def expect(self, promise: ExpectPromise, supporter: Supporter) -> Substream | None:
-        """A number takes effect; gives the substream, if it is another number than before."""
+        """Let a number take effect. Return the substream, if the number is another one than before."""
         _, front, sid, segment, elements, revise = promise
         s = self.substreams[sid]
         if front not in self.fronts or not s.known or s.ended_on(segment):
@@ -494,8 +494,7 @@ class Job:
         return s if before != elements else None
 
     def forget_expectations(self, wanted: Callable[[Supporter], bool]) -> list[Substream]:
-        """Take back numbers of some epochs, but where the substream has ended since; gives the substreams of which
-        others, or none, stand now."""
+        """Take back numbers of some epochs, but where the substream has ended since. Return those changed by it."""
         changed = []
         for s in self.substreams.values():
             before = {g: s.expected(g) for g in s.expectations}
@@ -1331,7 +1330,7 @@ class ReferenceTracker:
     def _name_fold_and_close(
         self, job: Job, producer: Producer, entries: Sequence[Entry], promises: Sequence[Promised]
     ) -> tuple[list[Entry], list[Promised]]:
-        """All entries, after all that they name is known; gives what was folded in, and the promises that count."""
+        """Fold in entries, once all that they name is known. Return those that were, and the promises that count."""
         before = job.promised()
         job.promised_at = self._now if promises else job.promised_at
         job.read_segments |= {segment for _, segment, _, _, received in entries if received}

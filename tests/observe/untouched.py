@@ -38,7 +38,7 @@ class Untouched:
         return writer.option("checkpointLocation", str(self.checkpoint)).start()
 
     def run(self) -> None:
-        """Run it until all is committed that is there."""
+        """Run the query until all is committed that is there."""
         query = self.start()
         query.processAllAvailable()
         query.stop()

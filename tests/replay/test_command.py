@@ -40,7 +40,7 @@ def history(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Run the command; its exit status, and what it has printed."""
+    """Run the command. Return its exit status and output."""
 
     def called(path: Path, *arguments: str) -> tuple[int, str]:
         status = main(["replay", str(path), *arguments])

@@ -36,7 +36,7 @@ def relay_of(
 
 
 def report(client: TrackerClient, job: str, unit: str) -> str:
-    """One that a relay can combine; its outcome."""
+    """Report in a form that a relay can combine. Return the outcome."""
     report = client.producer(job, "p", "1").epoch(0)
     report.sent("raw", "s", "a", 1)
     return report.report(units=[unit]).outcome.name

@@ -42,7 +42,7 @@ class Server:
         assert self._servers.wait(self.pid) == -signal.SIGKILL
 
     def stop(self) -> int:
-        """SIGTERM; the exit status."""
+        """End the server by SIGTERM. Return the exit status."""
         os.kill(self.pid, signal.SIGTERM)
         status = self._servers.wait(self.pid)
         self.channel.close()

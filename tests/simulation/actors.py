@@ -149,7 +149,7 @@ class Actor:
         raise NotImplementedError
 
     def say(self, command: Command, patient: bool = True) -> Said:
-        """Say it until there is an answer, which is what this gives back; impatiently: once, and never mind."""
+        """Send a command until there is an answer, and return that; impatiently: once, and never mind."""
         while True:
             try:
                 return self.world.network.call(command)
@@ -420,7 +420,7 @@ class Query(Actor):
     # -- tasks
 
     def _run_tasks(self, epoch: int, plan: Plan) -> Generator[str, None, list[Attempt]]:
-        """Each task is tried until an attempt succeeds; gives those."""
+        """Try each task until an attempt succeeds. Return those attempts."""
         kept: list[Attempt] = []
         unreported: list[Attempt] = []
         for number, (inputs, releases) in enumerate(self._tasks(plan)):

@@ -177,7 +177,7 @@ class Dataflow:
     # -- the operator
 
     def _define(self, fronts: list[str]) -> bool:
-        """Deploy; whether it came to that."""
+        """Deploy. Return whether it came to that."""
         deployment = f"d{self.deployment}"
         fed = tuple((front, (self.fed_as_told(front),)) for front in fronts) if self.leads else ()
         spec = Spec(

@@ -46,7 +46,7 @@ class Reader:
         return not (isinstance(body, Ended | Late | Excess) and self.scopes and body.scope not in self.scopes)
 
     def step(self, tracker: Tracker, now: int, history: list[Event]) -> None:
-        """Do something; raises AssertionError, or Refused, if the tracker wrongs it."""
+        """Do something. Raise AssertionError, or Refused, if the tracker wrongs the reader."""
         r = self.random
         if not self.name:
             self._read_at_own_risk(tracker, history)
@@ -96,7 +96,7 @@ class Reader:
 
 
 def run(seed: int) -> int:
-    """One seed; how many events retention had dropped in it."""
+    """Run one seed. Return how many events retention had dropped."""
     random = Random(seed)
     driver = Driver(Tracker("log"))
     readers = [Reader(name, random) for name in ("r0", "r1", "", "")]

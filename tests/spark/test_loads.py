@@ -104,7 +104,7 @@ def test_a_marker_ends_its_directory_however_early_it_is_found(
 
 
 def dying_at(step: int, spark: SparkSession, address: str, job: str, path: Path) -> bool:
-    """A driver that dies before a step and starts again; whether it has died."""
+    """Let a driver die before a step and start again. Return whether it has died."""
     for number in range(3):
         load(path / "in" / "shop=berlin" / f"load={number}", "1", number + 1)
         load(path / "in" / "shop=berlin" / f"load={number}", "2", 2, marker=True)

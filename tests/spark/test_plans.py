@@ -30,7 +30,7 @@ def plan_of(tracking: Tracking, writer: TrackedWriter) -> Any:
 
 
 def run_elsewhere(how: str, feed: Feed, directory: Path, *plans: Any) -> None:
-    """Another process processes all that there is for plans, one after the other; how: see `planned`."""
+    """Process all that there is for plans in another process, one after the other; see `planned`."""
     paths = [directory / f"{number}.plan" for number in range(len(plans))]
     for path, plan in zip(paths, plans, strict=True):
         path.write_bytes(dumps(plan))

@@ -128,7 +128,7 @@ def rows_of_receipts(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
 
 
 def dying_at(step: int, spark: SparkSession, address: str, job: str, path: Path) -> bool:
-    """Both jobs, in a driver that dies before a step and starts again; whether it has died."""
+    """Run both jobs, in a driver that dies before a step and starts again. Return whether it has died."""
     feed = Feed(path / "raw")
     whole = put_everything(feed)
     driver = Driver(path)

@@ -143,7 +143,7 @@ class Tracker:
         self.world.schedule.start(process, work)
 
     def kill(self) -> None:
-        """End it where it stands."""
+        """End the tracker where it stands."""
         self.world.serving.pop(self.place, None)
         self.world.schedule.kill(self.process)
 

@@ -66,7 +66,7 @@ class Strand:
         self._schedule.ended(self)
 
     def take(self) -> None:
-        """Let it run until it waits again."""
+        """Let the strand run until it waits again."""
         if self._worker is None:
             self._worker = _IDLE.pop() if _IDLE else _Worker()
             self._worker.strand = self

@@ -396,7 +396,7 @@ class World:
     # ---------------------------------------------------------------- a run
 
     def run(self, faults: int = 8) -> None:
-        """Play it.
+        """Play the run.
 
         Raises:
             FoundOut: a promise was broken.

@@ -108,7 +108,7 @@ class Results:
         self.passed = 0
 
     def read(self, step: int, seconds: float) -> int:
-        """Take what comes in a time; how much it was."""
+        """Take what comes in a time. Return how much came."""
         until = time.monotonic() + seconds
         count = 0
         while (left := until - time.monotonic()) > 0:
