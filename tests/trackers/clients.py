@@ -30,8 +30,8 @@ class Producer:
         self.done = False
 
     def run(self) -> None:
-        """Commit all epochs, and, until all is calm and over, whatever is missing of them again."""
-        while not self.done:
+        """Commit all epochs, and, as long as this runs, whatever is missing of them again."""
+        while True:
             calm = self._world.calm
             try:
                 self._live()

@@ -38,9 +38,14 @@ class Operator:
         self.process = Process("operator")
 
     @property
+    def works(self) -> bool:
+        """True if a backup is being restored."""
+        return self._works and not self.process.killed
+
+    @property
     def holds(self) -> bool:
-        """True if trackers are kept from starting, as long as it works."""
-        return self._holds and self._works and not self.process.killed
+        """True if trackers are kept from starting while it works: sometimes, and always once all else is calm."""
+        return self.works and (self._holds or self._world.calm)
 
     def back_up(self) -> None:
         """Take a backup, unless no tracker serves with the job."""
@@ -51,7 +56,7 @@ class Operator:
 
     def restore(self) -> None:
         """Begin to restore a backup, unless there is none, or one is being restored."""
-        if self.kept and (self.process.killed or not self._works):
+        if self.kept and not self.works:
             self.process, self._works = Process("operator"), True
             self._holds = self._world.schedule.random.random() < 0.5
             self._world.schedule.start(self.process, self._restore)

@@ -112,6 +112,12 @@ def test_over_redis_whatever_is_acknowledged_stays(
     assert led > 2 * len(seeds), "the trackers hardly ever led, so nothing was tried"
 
 
+@pytest.mark.thorough
+@needs_redis
+def test_reporters_repeat_what_a_late_restore_takes_away(redis_server: RedisServer, tmp_path: Path) -> None:
+    play_redis(30_024, redis_server.port, tmp_path, losses=False)  # the restore is over after all else has ended
+
+
 # ---------------------------------------------------------------- whether a fault would be found
 
 SOON = (  # after a seed or a few

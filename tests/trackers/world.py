@@ -376,6 +376,7 @@ class World:
         if log_id in self.logs:
             raise FoundOut(f"a backup was restored, and its log has the id of one that was known: {log_id}")
         self.logs[log_id] = Log(dict(status.events), dict(status.committed))
+        self.over = False
         self._unsettled = False
 
     def must_be_noted(self, error: JournalGoneError) -> None:
@@ -395,6 +396,10 @@ class World:
 
     # ---------------------------------------------------------------- a run
 
+    def _rests(self) -> bool:
+        """Return whether all has ended, and no restore is under way, which takes newer reports back."""
+        return self.over and not self.operator.works
+
     def run(self, faults: int = 8) -> None:
         """Play the run.
 
@@ -411,7 +416,7 @@ class World:
             self.schedule.start(outside, work)
         self.schedule.start(outside, lambda: self.torment(faults))
         try:
-            self.schedule.run(lambda: self.calm and all(producer.done for producer in producers))
+            self.schedule.run(lambda: self.calm and self._rests() and all(producer.done for producer in producers))
         finally:
             for process in (outside, self.operator.process, *(tracker.process for tracker in self.trackers)):
                 self.schedule.kill(process)
