@@ -16,7 +16,7 @@ from tracker.contract.values import Reason
 from tracker.core import Refused, Tracker
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
-from tracker.server.watching import Readers
+from tracker.server.watching import Notifier, Readers
 from tracker.wire.gen import tracker_pb2 as wire
 
 _T = TypeVar("_T")
@@ -80,8 +80,8 @@ class Job:
         lost, forgotten = (tuple(at for at, name in over.items() if name in words) for words in self._words)
         return Through(tuple(at for at in range(len(substreams)) if at not in over), lost, forgotten)
 
-    def events(self, after: int, up_to: int, limit: int, *_: object) -> tuple[list[Event], int]:
-        assert not up_to
+    def events(self, after: int, up_to: int, limit: int, log_id: str, *_: object) -> tuple[list[Event], int]:
+        assert (up_to, log_id) == (0, "log")
         found = self.log[after : after + limit]
         return found, after + len(found)
 
@@ -242,5 +242,35 @@ def test_a_watcher_is_refused_once_this_server_may_not_know(end: str, reason: Re
                 pass
         assert refused.value.reason == reason
         assert (now(), job.readers.waits, job.readers.watches) == (1.0, 0, set())
+
+    in_virtual_time(run)
+
+
+def test_a_server_that_stops_takes_no_new_readers() -> None:
+    async def run() -> None:
+        job = Job({"a": NEVER})
+        job.readers.stop()
+        watching = anext(job.readers.watch(wire.WatchRequest(job="job")).__aiter__())
+        for reader in (job.follow("a", 20), watching):
+            with pytest.raises(Refused) as refused:
+                await reader
+            assert refused.value.reason == Refusal.STOPPING
+
+    in_virtual_time(run)
+
+
+def test_readers_that_have_gone_leave_nothing_behind() -> None:
+    async def run() -> None:
+        job = Job({"a": NEVER})
+        watching: Any = job.readers.watch(wire.WatchRequest(job="job", scopes=["berlin"]))
+        readers = [asyncio.create_task(each) for each in (job.follow("a", 2), job.follow("a", 60), anext(watching))]
+        await asyncio.sleep(3)
+        assert (len(job.readers.watches), job.readers.waits) == (1, 1)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        kept = [vars(each)["_waiting"] for each in vars(job.readers).values() if isinstance(each, Notifier)]
+        assert kept == [{}, {}]
+        assert (job.readers.watches, job.readers.waits) == (set(), 0)
 
     in_virtual_time(run)

@@ -476,9 +476,11 @@ def _how_far(job: Job, scope: str, name: str) -> str:
     """Return which of the three words applies to a substream; "": it is through."""
     accounts = job.accounts
     row = accounts.find_one(scope, name)
-    is_late = row >= 0 and accounts.id_of(row) in job.late_by_id
-    if row < 0 or not (is_late or accounts.flags[row] & KNOWN):
-        return _FORGOTTEN  # or only named, by what is staged or by a close after its end
+    if row < 0:
+        return _FORGOTTEN
+    is_late = accounts.id_of(row) in job.late_by_id
+    if not (is_late or accounts.flags[row] & KNOWN):
+        return _FORGOTTEN  # it is only named, by what is staged or by a close after its end
     rows = np.array([row])
     if accounts.flags[row] & AWAITING_RECOMMIT or accounts.cells.owing(rows)[0]:
         return _PENDING

@@ -153,37 +153,26 @@ class Notifier:
         for job in list(self._waiting):
             self.notify(job)
 
-    async def wait(self, job: str, timeout: float | None = None) -> bool:
-        """Sleep until there is news of a job.
+    async def wait(self, job: str, timeout: float | None = None) -> None:
+        """Sleep until there is news of a job, or the time is up.
 
         Args:
             timeout: the most seconds to wait; None: no limit.
 
-        Returns:
-            False if there was no news in time.
-
         Raises:
-            Refused: the server stops.
+            Refused: the server stops. Those who wait already are woken, and refused when they wait again.
         """
         if self._stopped:
             raise stopping()
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[job].add(waiting)
         try:
-            if timeout is None:
-                await waiting
-            else:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(waiting, timeout)
-        except TimeoutError:
-            return False
         finally:
-            if job in self._waiting:
-                self._waiting[job].discard(waiting)
-                if not self._waiting[job]:
-                    del self._waiting[job]
-        if self._stopped:
-            raise stopping()
-        return True
+            self._waiting[job].discard(waiting)
+            if not self._waiting[job]:
+                del self._waiting[job]
 
 
 _T = TypeVar("_T")
@@ -368,10 +357,11 @@ class Readers:
                     # Events that the filter does not pass were read without a pause.
                     await self._turns.turn()
                     continue
-                left = None if passed is None else sent_at + _BOOKMARK_S - loop.time()
-                if (left is None or left > 0) and await self._notifier.wait(job, left):
-                    continue
-                if passed is not None:
+                if passed is None:
+                    await self._notifier.wait(job)
+                elif (left := sent_at + _BOOKMARK_S - loop.time()) > 0:
+                    await self._notifier.wait(job, left)
+                else:
                     yield codec.write_bookmark(passed)
                     passed, count, sent_at = None, 0, loop.time()
 
