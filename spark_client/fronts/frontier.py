@@ -22,6 +22,7 @@ from spark_client.windows.belonging import Condition
 from spark_client.windows.durations import Duration
 from spark_client.windows.substreams import Substream
 from tracker.client import Frontier
+from tracker.contract.commands import CommitPromise
 from tracker.lateness import Lateness, Promised, share
 
 Scopes: TypeAlias = DataFrame | Iterable[Any]  #: a column, or values
@@ -476,17 +477,35 @@ class _AfterRun(LiveFrontier):
         return self._kept(self.front.newest(groups))
 
     def _kept(self, promises: Promises) -> Promises:
-        further = {
-            (each.front, each.scope): each.time
-            for each in promises.frontiers
-            if each.time > self._reached.get((each.front, each.scope), each.time - 1)
-        }
-        if further:
-            assert self._folder is not None, "the query looks before its first batch"
-            self._reached.update(further)
-            self._folder.put(self._note, [[*subject, time] for subject, time in self._reached.items()])
+        with self._lock:
+            further = {
+                (each.front, each.scope): each.time
+                for each in promises.frontiers
+                if each.time > self._reached.get((each.front, each.scope), each.time - 1)
+            }
+            if further:
+                self._reached.update(further)
+                self._write()
         return Promises()
+
+    def _write(self) -> None:
+        assert self._folder is not None, "the query looks before its first batch"
+        self._folder.put(self._note, [[*subject, time] for subject, time in self._reached.items()])
+
+    def promised(self, promises: Sequence[CommitPromise]) -> None:
+        super().promised(promises)
+        if "front_idle_after" not in self.front.idle_after:
+            return
+        # The next run promises for partitions of which it has rows: the others are silent.
+        taken = {(each.front, each.scope): each.time for each in promises if isinstance(each, Frontier)}
+        with self._lock:
+            left = {subject: time for subject, time in self._reached.items() if taken.get(subject) != time}
+            if len(left) < len(self._reached):
+                self._reached = left
+                self._write()
 
     def ran(self) -> None:
         self._spark.range(1).count()  # a query that ended with its session has not read all
-        self.promise(Frontier(name, time, scope) for (name, scope), time in self._reached.items())
+        with self._lock:
+            reached = [*self._reached.items()]
+        self.promise(Frontier(name, time, scope) for (name, scope), time in reached)

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import RECEIPT_SCHEMA, Frontier, Marks, Schedule, Tracking, UsageError, session
+from spark_client.storage.folder import Folder
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.feed import START, Feed, row, rows_of
@@ -173,6 +174,28 @@ def test_a_partition_that_fell_silent_holds_nobody(
     batch = feed.batch(spark).groupBy(F.window("ts", "1 hour")).count().orderBy("window").collect()
     assert [each["count"] for each in batch] == [2, 2 + hourly.late(), 3, 2]  # the last one is open
     hourly.tracking.stop()
+
+
+def test_a_run_promises_for_no_partition_without_rows(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
+    """A run that dies before its promise is made up for by the next one."""
+    tracking = Tracking(spark, "nightly", "127.0.0.1:1")
+    front = Frontier("0 seconds", partition="part", partitions=2, idle_after="2 days", each="run")
+    stream: Any = tracking.source(feed.stream(spark), "in", window=("ts", "1 hour"), front=front)
+
+    def promised(newest: tuple[int | None, int | None], taken: bool = True) -> list[tuple[str, int]]:
+        run = stream.readable.plan.input.front.live(spark)
+        run.look(Folder(tmp_path), None)
+        run.of_observed({f"_newest_{part}": time for part, time in enumerate(newest)})
+        run.ran()
+        due = run.due()
+        if taken:
+            run.promised(due)
+        return [(each.front, each.time) for each in due]
+
+    assert promised((5, 6)) == [("in/0", 5), ("in/1", 6)]
+    assert promised((7, None), taken=False) == [("in/0", 7)]
+    assert promised((None, None)) == [("in/0", 7)]
+    assert promised((None, 4)) == [("in/1", 4)]
 
 
 def _idle_events(client: TrackerClient, job: str) -> list[FrontIdle]:
