@@ -25,7 +25,7 @@ from spark_client.destinations.lake import LakeTable
 from spark_client.destinations.lake_channel import LakeChannel
 from spark_client.destinations.table_channel import TableChannel
 from spark_client.errors import UsageError
-from spark_client.fronts.front import Front, ManualFront, SourceRows
+from spark_client.fronts.front import COPIES, READ_ONCE, Front, ManualFront, SourceRows
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.layouts import derived_layout
 from spark_client.plan.names import check_columns
@@ -71,6 +71,7 @@ class Declarations:
         front: Front | None = None,
         on_bad_rows: OnBadRows = "fail",
         counted: bool = False,
+        deduplicate: bool = False,
     ) -> TrackedStream:
         """Declare rows that enter the job.
 
@@ -93,10 +94,22 @@ class Declarations:
                 they are set aside before any step, in the table that `late` reads, with the reason.
             counted: all rows are counted by substream before any step, as with `Schedule`: then the ledger has how
                 many rows entered the job, and how many of them steps have dropped.
+            deduplicate: a row that is delivered again, with an `identity` that its substream has had, is dropped before
+                anything is counted: in a batch, in later ones, after restarts and hand-overs. Needs `identity`, and
+                implies `counted`. The labels of open substreams are kept in the checkpoint.
 
         Raises:
             UsageError: a column is not there, a front does not fit, the segment is declared twice.
+
+        >>> orders = tracking.source(                                                         # doctest: +SKIP
+        ...     raw, "orders", scope="shop", window=("at", "1 day"), front=Schedule(counts),
+        ...     identity=["order_id"], deduplicate=True)
         """
+        if deduplicate and not identity:
+            raise UsageError(
+                f"source {segment!r}: deduplicate=True drops rows of one identity: give identity=['event_id'], the "
+                "columns that name a row for ever"
+            )
         _check_source(df, segment, front)
         named = {"scope": scope, "window": window and window[0], "substream": substream}
         declared = declare(df, scope, window, substream)
@@ -114,7 +127,7 @@ class Declarations:
         self._graph.declare(segment)
         self._graph.consume(segment)
         self._graph.rules[segment] = rule
-        self._graph.trusts[segment] = chosen.trusts
+        self._graph.trusts[segment] = chosen.trusts.replace(READ_ONCE, COPIES) if deduplicate else chosen.trusts
         origin = Source(
             segment,
             rule,
@@ -125,8 +138,9 @@ class Declarations:
             self._tracking.job,
             names_of([*declared.read, *identity]),
             derived_layout(rule, scope, declared.given) if declared.plain else None,
-            counted,
+            counted or deduplicate,
             {name: expression_form(df, column(value)) for name, value in named.items() if value is not None},
+            deduplicate,
         )
         chosen.bind(SourceRows(segment, df, rule, scope_of, rule.plain(key_of), declared.time))
         self._graph.declare_fronts(chosen.names, segment)

@@ -83,7 +83,7 @@ class CountingPlan:
             stepped=stepped,
             counts_all=stream.input.counted or (front is not None and front.counts),
             xor=xor,
-            labels=(sends and not released) or xor or received,
+            labels=(sends and not released) or xor or received or stream.input.deduplicate,
             observed=observed,
             grouped=front.grouped() if front is not None and observed is None else {},
         )
@@ -122,11 +122,13 @@ class BatchRows(NamedTuple):
     Attributes:
         read: all that the query has read.
         rows: those that go on, as the stream's input gives them.
+        unique: drops copies from them, once they are tracked.
     """
 
     name: BatchId
     read: DataFrame
     rows: DataFrame
+    unique: Callable[[DataFrame], DataFrame]
 
 
 class BatchInput:
@@ -158,8 +160,8 @@ class BatchInput:
         self._everything = partial(stream.input.all_rows, batch.read)
         name = batch.name
         self._epoch = name.epoch
-        self._tracked = partial(stream.input.tracked, query=name.query, epoch=name.epoch, labels=plan.labels)
-        passing = self._entered = self._tracked(batch.rows)
+        tracked = stream.input.tracked(batch.rows, name.query, name.epoch, plan.labels)
+        passing = self._entered = batch.unique(tracked)
         if probe is not None and not plan.probes_after_steps:
             passing = probe.on(passing)
         self._counted = passing
@@ -184,7 +186,7 @@ class BatchInput:
 
     def count(self) -> list[Group]:
         """Count them, by an aggregation of its own."""
-        rows, rule = self._tracked(self._raw), self._input.rule
+        rows, rule = self._entered, self._input.rule
         if self._input.belonging is not None:
             rows = rows.where(rule.key.isNotNull())  # a step may have dropped the others
         return by_substream(rows, rule, self.plan.grouped, self.plan.xor_by_substream)

@@ -328,6 +328,7 @@ class Received:
     front: ClassVar[Front | None] = None
     named: ClassVar[bool] = True
     counted: ClassVar[bool] = True
+    deduplicate: ClassVar[bool] = False
     belonging: ClassVar[Belonging | None] = None
 
     @classmethod

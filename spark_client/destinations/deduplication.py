@@ -13,7 +13,6 @@ Nothing here knows of Kafka, nor of the tracker.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Final, NamedTuple
@@ -27,12 +26,12 @@ from spark_client.errors import TrackingError
 from spark_client.spark_internals.stores import parquet
 from spark_client.storage.directories import parquet_of
 from spark_client.storage.folder import Folder
+from spark_client.storage.versions import Versions
 
 #: The column that says what a record's epoch of the sender consists of: the JSON of a `Sending`, the same in all
 #: records of the epoch, so that it is read once and not once a record.
 SENDING: Final = "_tracker_sending"
 
-_VERSION: Final = re.compile(r"version-(\d+)\.json")
 _LABEL: Final = ("_sending", "_label")
 
 
@@ -87,6 +86,7 @@ class ReceivedOnce:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
+        self._versions = Versions(folder)
         self._epoch: int | None = None  # the batch after which the version in hand holds
         self._complete: dict[str, list[list[int]]] = {}  # by sender: ranges of epochs, first and last
         self._incomplete: dict[SenderEpoch, Incomplete] = {}
@@ -201,11 +201,11 @@ class ReceivedOnce:
     def _load(self, epoch: int) -> None:
         if self._epoch is not None and self._epoch < epoch:
             return
-        before = max((number for number in self._versions() if number < epoch), default=None)
-        version = {} if before is None else self._folder.read(_version(before))
+        before = self._versions.before(epoch)
+        version = {} if before is None else before.content
         # Earlier releases published no version with a batch without records, and none of theirs is marked so.
-        if epoch and (before is None or (before != epoch - 1 and version.get("each_batch"))):
-            found = "missing" if before is None else f"that of batch {before}"
+        if epoch and (before is None or (before.epoch != epoch - 1 and version.get("each_batch"))):
+            found = "missing" if before is None else f"that of batch {before.epoch}"
             raise TrackingError(
                 f"the labels of received rows in {self._folder} are {found}, and Spark goes on with batch {epoch}: "
                 "copies could be taken for rows. Nothing of this batch was taken in. Put back the channel's folder "
@@ -222,27 +222,17 @@ class ReceivedOnce:
             "complete": self._complete,
             "incomplete": [[list(key), asdict(content)] for key, content in self._incomplete.items()],
         }
-        self._folder.put(_version(epoch), version)
+        before = self._versions.put(epoch, version)
         self._epoch = epoch
-        earlier = [number for number in self._versions() if number < epoch]
-        self._folder.delete(map(_version, earlier[:-1]))
-        before = self._folder.read(_version(earlier[-1])) if earlier else None
         contents = [*self._incomplete.values(), *(Incomplete(**c) for _, c in (before or {}).get("incomplete", []))]
         needed = {part for content in contents for part in content.parts} | {_part(epoch)}
         for part in self._folder.published():
             if part < _part(epoch) and part not in needed:
                 self._folder.unpublish(part)
 
-    def _versions(self) -> list[int]:
-        return sorted(int(found[1]) for name in self._folder.names() if (found := _VERSION.fullmatch(name)))
-
 
 def _part(epoch: int) -> str:
     return f"labels-{epoch:012d}"
-
-
-def _version(epoch: int) -> str:
-    return f"version-{epoch:012d}.json"
 
 
 def _labels(records: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
-from spark_client.fronts.front import SourceRows
+from spark_client.fronts.front import READ_ONCE, SourceRows
 from spark_client.fronts.timetable import count_of
 from spark_client.windows.substreams import Ability
 
@@ -33,7 +33,7 @@ class ControlTable(ByCount):
     >>> ControlTable(lambda: psycopg.connect(dsn), "select shop, day, orders from control")   # doctest: +SKIP
     """
 
-    trusts = "the table's counts, and that no row is read twice; with `through`, that nothing else comes up to it"
+    trusts = f"the table's counts, and that {READ_ONCE}; with `through`, that nothing else comes up to it"
 
     def __init__(
         self,

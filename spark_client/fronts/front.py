@@ -38,6 +38,8 @@ Group = tuple[Substream, Mapping[str, Any]]  #: a substream of a batch with its 
 Rows: TypeAlias = DataFrame | Iterable[Sequence[Any]]  #: of (scope, when, count), or (when, count) without scopes
 
 AT_ONCE: Final = 10_000  #: promises in one message
+READ_ONCE: Final = "no row is read twice"  #: what promises by counts trust
+COPIES: Final = "a row and its copies have one identity"  #: in place of it, where a source drops copies
 _PATIENCE: Final = 60.0  #: seconds for which a look may fail, before the query does
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.fronts.front import Front, GivenCounts, Group, LiveFront, Promiser, Promises, SourceRows
+from spark_client.fronts.front import READ_ONCE, Front, GivenCounts, Group, LiveFront, Promiser, Promises, SourceRows
 from spark_client.fronts.timetable import INTEGERS
 from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import Condition, not_negative
@@ -27,7 +27,7 @@ class InRows(Front):
     """Rows that have how many rows their substream has: see `Schedule.in_rows`."""
 
     counts = True
-    trusts = "the number that rows have, and that no row is read twice"
+    trusts = f"the number that rows have, and that {READ_ONCE}"
 
     def __init__(self, number: ColumnOrName, revise: bool) -> None:
         self._number = number

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import HowManyParts, LiveCounts, Parts
-from spark_client.fronts.front import SourceRows
+from spark_client.fronts.front import READ_ONCE, SourceRows
 from spark_client.fronts.load_files import ByFiles, LiveFiles, Portion, ReadFiles, reason_of
 from spark_client.fronts.timetable import count_of
 from spark_client.spark_internals.checkpoints import FilesRead
@@ -57,7 +57,7 @@ class Manifests(ByFiles):
     Manifests('/data/manifests/*.json')
     """
 
-    trusts = "a manifest names all files or rows of its load, and no row is read twice"
+    trusts = f"a manifest names all files or rows of its load, and {READ_ONCE}"
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from spark_client.columns import ColumnOrName
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import ByCount, Found, HowManyParts, LiveCounts, Parts
-from spark_client.fronts.front import Rows, SourceRows
+from spark_client.fronts.front import READ_ONCE, Rows, SourceRows
 from spark_client.fronts.in_rows import InRows
 from spark_client.windows.substreams import Substream
 
@@ -59,7 +59,7 @@ class Schedule(ByCount):
     """
 
     moves_progress = True
-    trusts = "the counts that you give, and that no row is read twice"
+    trusts = f"the counts that you give, and that {READ_ONCE}"
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -18,6 +18,8 @@ from spark_client.plan.streams import Direction
 from spark_client.spark_internals.columns import Form
 from spark_client.windows.belonging import Belonging
 from spark_client.windows.substreams import Substreams
+
+DEDUPLICATES: Final = "deduplicate"  #: the aspect that a query counts each identity once
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,7 @@ class Source:
         layout: whose key columns name a row's substream; None: they are expressions.
         counted: whether all rows are counted by substream before any step.
         forms: of the expressions of its scope, and of its time or name.
+        deduplicate: whether a row of an identity that its substream has is dropped.
     """
 
     segment: str
@@ -48,9 +51,13 @@ class Source:
     layout: DerivedLayout | None
     counted: bool = False
     forms: Mapping[str, Form | None] = field(default_factory=dict)
+    deduplicate: bool = False
 
     direction: ClassVar[Direction] = "passing"
-    exact: ClassVar[bool] = True
+
+    @property
+    def exact(self) -> bool:
+        return not self.deduplicate
 
     @property
     def named(self) -> bool:

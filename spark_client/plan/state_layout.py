@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.plan.releases import KEY_FORMS, ReleasePlan
+from spark_client.plan.sources import DEDUPLICATES
 
 
 def placed(plan: ReleasePlan, known: Mapping[str, Any] | None) -> ReleasePlan:
@@ -78,7 +79,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> differences({"keys": {}, "aggregates": {"n": "count(1)"}}, {"keys": {}, "aggregates": {"m": "max(a)"}})
     ["new aggregates are 'm' (max(a)): the state has {'n': 'count(1)'}"]
     """
-    aspects = [aspect for aspect in now if aspect not in ("aggregates", "parts", KEY_FORMS)]
+    aspects = [aspect for aspect in now if aspect not in ("aggregates", "parts", KEY_FORMS, DEDUPLICATES)]
     changed = [f"{each} was {before.get(each)}, is {now[each]}" for each in aspects if before.get(each) != now[each]]
     if added := new_aggregates(before, now):
         listed = ", ".join(f"{name!r} ({kept})" for name, kept in added.items())

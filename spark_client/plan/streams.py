@@ -49,6 +49,11 @@ class Input(Protocol):
         ...
 
     @property
+    def deduplicate(self) -> bool:
+        """Return whether a query that reads it drops rows whose label has come before in their substream."""
+        ...
+
+    @property
     def counted(self) -> bool:
         """Return whether all its rows are counted by substream before any step, whatever the front needs."""
         ...

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.counting import once
 from spark_client.errors import TrackingError
 from spark_client.plan.state_table import exported
 from spark_client.release import inbox
@@ -111,5 +112,8 @@ def _rest(checkpoint: Folder, epoch: int) -> Iterator[Path]:
             continue
         if part.is_file():
             yield part
+        elif part.name == once.IDENTITIES:  # the next batch may be made of other rows there
+            files = (each for each in part.rglob("*") if each.is_file())
+            yield from sorted(each for each in files if not once.is_later(each.relative_to(part).as_posix(), epoch))
         else:
             yield from sorted(each for each in part.rglob("*") if each.is_file())

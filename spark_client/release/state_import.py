@@ -17,8 +17,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import quoted
+from spark_client.counting import once
 from spark_client.errors import UsageError
 from spark_client.plan.releases import ReleasePlan
+from spark_client.plan.sources import DEDUPLICATES
 from spark_client.plan.state_layout import differences, part_numbers, placed
 from spark_client.plan.state_table import SUBSTREAM, imported, renamed
 from spark_client.release.inbox import ACTS, write_note
@@ -131,7 +133,11 @@ def build(
             rows[new] = rows.get(new, NONE) + index.rows[old]
         bare = rows.keys() - (set(map(rule.recut, found)) if recuts else found)
         Part(name, index.epoch, rows, index.batches, frozenset(bare)).index(Folder(state))
+    if DEDUPLICATES in now and DEDUPLICATES not in before:
+        once.begin(Folder(target), entry["epoch"] + 1)
     if recuts:
+        with as_batches_write(spark):
+            once.recut(spark, Folder(target), entry["epoch"], Substreams.from_json(before["substreams"]), rule)
         place = moved()
         fields |= {"position": place.numbers, "log_id": place.ids}
     acts = fields.setdefault("acts", entry["epoch"] + 1)  # version 0.2 did not count them

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.advice import is_away
 from spark_client.counting.batch import BatchInput, BatchResult, BatchRows, StateSize
+from spark_client.counting.once import CountedOnce
 from spark_client.counting.probes import ExecutorProbe, Manifest
 from spark_client.counting.runs import Run
 from spark_client.plan.batches import BatchId
@@ -99,6 +100,8 @@ class BatchQuery(FunctionQuery):
         self.processor = processor
         self._probe = probe
         self._manifest = manifest
+        rows = read.stream.input
+        self._once = CountedOnce(plan.checkpoint, rows.rule, rows.segment) if rows.deduplicate else None
 
     @property
     def progress(self) -> tuple[int | None, int]:
@@ -206,6 +209,8 @@ class BatchQuery(FunctionQuery):
             batch_input = self._input(batch, run, epoch)
             try:
                 result = self.processor.process(batch_input, run, epoch, spark)
+                if result is not None and self._once is not None:
+                    result = replace(result, set_aside={**result.set_aside, "copies": self._once.copies})
                 if result is not None:
                     report = run.report(epoch)
                     result.add_to(report, batch_input, self._read.stream.input.rule)
@@ -227,6 +232,8 @@ class BatchQuery(FunctionQuery):
 
     def sweep(self, query: str) -> None:
         self.processor.sweep(query)
+        if self._once is not None:
+            self._once.sweep()
 
     def _input(self, batch: DataFrame, run: Run, epoch: int) -> BatchInput | None:
         """Return the rows of a batch; None: it has none."""
@@ -235,12 +242,17 @@ class BatchQuery(FunctionQuery):
         if rows is None:
             return None
         name = run.batch(epoch)
+        unique = _as_they_are if self._once is None else partial(self._once.unique, run=run, epoch=epoch)
         return BatchInput(
             stream,
             self.counting,
             front,
-            BatchRows(name, batch, rows),
+            BatchRows(name, batch, rows, unique),
             None if self._probe is None else self._probe(name),
             running=lambda: self.query,
             reads_all=self.processor.reads_all,
         )
+
+
+def _as_they_are(rows: DataFrame) -> DataFrame:
+    return rows

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from spark_client.counting import once
 from spark_client.errors import UsageError, torn
 from spark_client.plan.releases import KEY_FORMS, ReleasePlan
-from spark_client.plan.sources import Source
+from spark_client.plan.sources import DEDUPLICATES, Source
 from spark_client.plan.state_layout import changed_forms, new_aggregates, part_numbers, placed
 from spark_client.plan.streams import Stream
 from spark_client.release.parts import NOTE
@@ -65,7 +66,10 @@ def check_plan(plan: QueryPlan, kept: Mapping[str, int], interrupted: int | None
     for name, shape in shapes.items():
         noted[name] = ({**noted.get(name, ({}, 0))[0], **shape}, kept[name])
     found = [(name, checked(checkpoint, name, now, number, interrupted)) for name, (now, number) in noted.items()]
-    for name, now in found:  # when nothing is refused
+    # When nothing is refused.
+    if before is not None and now_described.get(DEDUPLICATES) and not before.get(DEDUPLICATES):
+        once.begin(checkpoint, epoch)
+    for name, now in found:
         write(kept_at(checkpoint, name), now)
 
 
@@ -88,6 +92,7 @@ def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str
         "substreams": {**rule.to_json(), "zone": None},
         ZONE: rule.zone,
         _FORMS: dict(stream.input.forms) if isinstance(stream.input, Source) else {},
+        **({DEDUPLICATES: True} if stream.input.deduplicate else {}),
         **({} if release is None else release.described()),
     }
 
@@ -133,6 +138,11 @@ def checked(
             differences.append(f"its rows fall into substreams by the session's time zone, so set {ZONE} back")
         if kept:
             differences += _of_aggregates(known, now, interrupted)
+        if interrupted is not None and known.get(DEDUPLICATES) != now.get(DEDUPLICATES):
+            differences.append(
+                f"deduplicate was {bool(known.get(DEDUPLICATES))}, and batch {interrupted} was interrupted when it had "
+                "published something: start the query as it was until that is committed"
+            )
         if differences:
             holds = f" The state holds {kept} substreams, which would be abandoned." if kept else ""
             which = f" in its release {name!r}" if name else ""
@@ -255,7 +265,7 @@ def _instead(known: Mapping[str, object], now: Mapping[str, object]) -> str:
 
 _RELEASES: Final = "releases"  #: the aspect that names the releases of a query that has several
 _FORMS: Final = "expressions"  #: the aspect that tells how the source computes its substreams
-_SHAPES = (_RELEASES, "keys", "aggregates", "parts", KEY_FORMS, _FORMS)
+_SHAPES = (_RELEASES, "keys", "aggregates", "parts", KEY_FORMS, _FORMS, DEDUPLICATES)
 #: Fields that notes of earlier versions lack, with the values that held then.
 _ADDED: Final[Mapping[str, Mapping[str, object]]] = {"substreams": {"time": "timestamp", "zone": None}}
 

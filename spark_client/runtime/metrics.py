@@ -68,7 +68,7 @@ class _Families:
             Counter,
             "rows",
             "Rows that the driver has counted, by what became of them: received, sent on, released in a result, "
-            "late, or quarantined because they belong to no substream.",
+            "late, quarantined because they belong to no substream, or dropped as copies.",
             (*_QUERY, "fate"),
         )
         self.ends = made(
