@@ -52,7 +52,7 @@ class Folder:
     """
 
     def __new__(cls, location: str | os.PathLike[str], *_: object) -> Folder:
-        return super().__new__(cls if "://" in os.fspath(location) else _Directory)
+        return super().__new__(_Directory if cls is Folder and "://" not in os.fspath(location) else cls)
 
     def __init__(
         self,
