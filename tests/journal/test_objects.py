@@ -275,6 +275,20 @@ def test_without_a_named_place_notes_are_in_this_users_directory(
     journal.close()
 
 
+def test_no_notes_go_into_a_directory_that_another_user_has_made(
+    directory: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "marks").mkdir()
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    journal, _, _ = opened(directory.address())
+    journal.append(records(1))
+    journal.carrying([1])
+    journal.close()
+    assert "belongs to another user" in caplog.text
+    assert list((tmp_path / "marks").iterdir()) == []
+
+
 def test_a_journal_is_not_given_back_during_a_sign_of_life(directory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would come after the release and take it back, in the name of a tracker that is gone."""
     journal, _, _ = opened(directory.address())
