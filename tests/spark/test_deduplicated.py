@@ -8,15 +8,19 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, TrackingError, UsageError, session, sliding
+from spark_client.columns import TRACKER
 from spark_client.counting import once
+from spark_client.counting.runs import Run
+from spark_client.storage.folder import Folder
+from spark_client.windows.fixed import Fixed
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.dying import Driver, KilledError
@@ -126,10 +130,11 @@ def hour(number: int, ids: range) -> list[dict[str, Any]]:
     return [row(each, 60 * number + each % 59) for each in ids]
 
 
+@pytest.mark.parametrize("probe", ["driver", "executors"])
 def test_promised_counts_are_of_rows_and_not_of_copies(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: str
 ) -> None:
-    tracking = BatchTracking(feed, spark, job, tracker.address)
+    tracking = BatchTracking(feed, spark, job, tracker.address, probe=probe)
     counts = [("a", START.replace(tzinfo=timezone.utc), 4)]
     released(tracking, declared(tracking, feed, front=Schedule(counts)), tmp_path)
     feed.put(row(1, 5), row(2, 6), row(1, 5))
@@ -243,3 +248,33 @@ def test_a_source_without_identity_is_refused(spark: SparkSession, tracker: Serv
     tracking = BatchTracking(feed, spark, job, tracker.address)
     with pytest.raises(UsageError, match="give identity="):
         tracking.source(feed.stream(spark), "in", substream="tenant", deduplicate=True)
+
+
+class Away:
+    """A run of which the tracker is away."""
+
+    incarnation = 0
+
+    def unless_away(self, ask: Callable[[], Any]) -> None:
+        return None
+
+
+def test_identities_move_to_windows_of_another_length(spark: SparkSession, tmp_path: Path) -> None:
+    hour, day, run = 3_600_000_000, Fixed(24 * 3_600_000_000, scope="tenant"), cast(Run, Away())
+    hours = Fixed(hour, scope="tenant")
+
+    def tracked(rule: Fixed, *rows: tuple[int, int]) -> DataFrame:
+        end = rule.key_at(F.col("at") * hour, None)
+        frame = spark.createDataFrame(rows, "id long, at long")
+        return frame.withColumn(TRACKER, rule.tracker(F.lit("a"), end, F.col("id")))
+
+    def passed(rows: DataFrame) -> list[int]:
+        return sorted(each["id"] for each in rows.collect())
+
+    before = once.CountedOnce(Folder(tmp_path), hours, "in")
+    assert passed(before.unique(tracked(hours, (1, 0), (2, 0), (2, 0)), run, 0)) == [1, 2]
+    assert passed(before.unique(tracked(hours, (2, 0), (3, 5), (2, 5)), run, 1)) == [2, 3]
+    once.recut(spark, Folder(tmp_path), 1, hours, day)
+    after = once.CountedOnce(Folder(tmp_path), day, "in")
+    assert passed(after.unique(tracked(day, (1, 7), (3, 7), (4, 7), (1, 30)), run, 2)) == [1, 4]
+    assert after.copies == 2
