@@ -44,8 +44,8 @@ class Operator:
 
     @property
     def holds(self) -> bool:
-        """True if trackers are kept from starting while it works: sometimes, and always once all else is calm."""
-        return self.works and (self._holds or self._world.calm)
+        """True if trackers are kept from starting, as long as it works."""
+        return self._holds and self.works
 
     def back_up(self) -> None:
         """Take a backup, unless no tracker serves with the job."""
@@ -80,6 +80,7 @@ class Operator:
                 if str(error) != complaint:
                     world.note(f"the restore fails: {error}")
                 complaint = str(error)
+                self._holds = self._holds or world.calm  # else they get the lease before it again and again
                 world.schedule.pause(0.3)
         expected = _read(Checked([backup], "backup"))
         assert expected is not None

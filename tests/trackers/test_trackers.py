@@ -120,7 +120,7 @@ def test_reporters_repeat_what_a_late_restore_takes_away(redis_server: RedisServ
 
 # ---------------------------------------------------------------- whether a fault would be found
 
-SOON = (  # after a seed or a few
+SOON = (  # within 25 seeds
     "S1: a tracker compares nothing",
     "S2: marks outlast answers",
     "S7: a demoted master confirms who leads",
