@@ -23,20 +23,13 @@ from spark_client.datasource.rows import SUBSTREAM_SCHEMA, substream_rows
 from spark_client.errors import TrackingError, UsageError, check_choice
 from spark_client.plan.graph import state_of
 from spark_client.release import state_export, state_import
+from spark_client.release.committed import READERS
 from spark_client.release.moving import Move
 from spark_client.release.parts import NOTE
 from spark_client.runtime import declared
 from spark_client.runtime.quiesce import paused
+from spark_client.spark_internals.stores import folder_of
 from spark_client.storage import snapshots
-from spark_client.storage.directories import (
-    as_batches_write,
-    local_path,
-    publish,
-    read_json,
-    sweep_beside,
-    write_json,
-    write_parquet,
-)
 from spark_client.storage.folder import Folder
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.places import Place
@@ -47,6 +40,8 @@ SnapshotFormat: TypeAlias = Literal["parquet", "delta"]
 
 _FORM: Final = 1  #: of a snapshot
 _SUBSTREAMS: Final = "substreams"
+_RESTORED: Final = "tracker/restored.json"  #: names the snapshot of which a checkpoint was made
+_WORK: Final = "work"  #: in a checkpoint while it is made
 
 
 def at_rest(tracking: Tracking, timeout: float | None) -> AbstractContextManager[JobStatus]:
@@ -96,7 +91,7 @@ class Snapshots:
     """A place with snapshots of one job's state.
 
     Args:
-        location: a directory, or a URL that fsspec knows (``s3://bucket/path``; the extra ``snapshots``).
+        location: a directory, or a URL that fsspec or obstore knows: ``s3://bucket/path``.
         keep: how many are kept: an export removes older ones; None: all.
         format: what the tables are: directories of Parquet files, or Delta tables (the extra ``delta``).
         storage_options: for fsspec's file system, such as credentials.
@@ -167,7 +162,7 @@ class Snapshots:
             TimeoutError: it did not come to rest in time.
         """
         running = [query.checkpoint for query in tracking.queries]
-        chosen = running if checkpoints is None else [Folder(local_path(p, "checkpoint")) for p in checkpoints]
+        chosen = running if checkpoints is None else [folder_of(tracking.spark, p, "checkpoint") for p in checkpoints]
         releases = [path for path in chosen if checkpoints is not None or _is_release(path)]
         if not releases:
             raise UsageError(
@@ -184,7 +179,7 @@ class Snapshots:
                     entry = state_export.export(tracking.spark, path, local / name)
                     _must_agree(status, entry["id"], entry["epoch"], path)
                     entries.append({**entry, "directory": name})
-                self._write_substreams(tracking, local / _SUBSTREAMS)
+                state_export.fetch(_substreams(tracking), releases[0], local / _SUBSTREAMS)
             if self._convert is not None:
                 for table in [_SUBSTREAMS, *(f"{entry['directory']}/{state_export.STATE}" for entry in entries)]:
                     if any((local / table).glob("*.parquet")):
@@ -195,15 +190,6 @@ class Snapshots:
         if self._keep is not None:
             snapshots.keep(self._place, self._keep)
         return Snapshot(made)
-
-    def _write_substreams(self, tracking: Tracking, target: Path) -> None:
-        try:
-            found = tracking.client.substreams(tracking.job)
-            rows = [row for status in found for row in substream_rows(status, ())]
-        except (TrackerError, TrackerUnavailable) as error:
-            raise explained(error) from error
-        with as_batches_write(tracking.spark):
-            write_parquet(tracking.spark.createDataFrame(rows, SUBSTREAM_SCHEMA).coalesce(1))(str(target))
 
 
 @dataclass(frozen=True)
@@ -287,12 +273,12 @@ class Snapshot:
         >>> snapshots.newest().restore(                                                        # doctest: +SKIP
         ...     by_shop, "/data/cp-18", mapping=lambda state: state.drop("kind"))
         """
-        target = local_path(checkpoint, "checkpoint")
+        tracking, plan = released.stream.tracking, released.release
+        target = folder_of(tracking.spark, checkpoint, "checkpoint")
         entry = self._entry(of or released.stream.segment)
         mark = {"snapshot": self.name, "query": entry["id"]}
         if _is_restored(target, mark):
             return False
-        tracking, plan = released.stream.tracking, released.release
         described = declared.described(tracking.job, plan.stream, plan)
         sends_on = state_of(plan.stream.segment) in self.manifest["state_segments"]
         upgrade = state_import.Upgrade(plan, described, mapping, dropping, sends_on)
@@ -304,20 +290,23 @@ class Snapshot:
             segment, rules = plan.stream.segment, tracking.source_rules
             move = Move(tracking.client, tracking.job, entry["id"], before, plan.rule, segment, rules)
             move.check()
-        sweep_beside(target)
 
         def moved() -> Place:
             assert move is not None
             tracking.define()
             return move.carry_out()
 
-        def write(content: str) -> None:
-            work = Path(content).with_name("work")
+        def write(content: Folder) -> list[str]:
+            work = content / _WORK
             self._stored.fetch(entry["directory"], work)
-            state_import.build(tracking.spark, work, entry, upgrade, Path(content), moved)
-            write_json(Path(content) / "tracker" / "restored.json", mark)
+            state_import.build(tracking.spark, work, entry, upgrade, content, moved)
+            content.remove(_WORK)
+            content.put(_RESTORED, mark)
+            return sorted(content.below(), key=lambda name: name != _RESTORED)  # first: see `_is_restored`
 
-        if not publish(target, write) and not _is_restored(target, mark):
+        made = target.parent.publish(target.name, write)
+        target.parent.sweep_after(target.name)
+        if not made and not _is_restored(target, mark):
             raise UsageError(
                 f"checkpoint {target}: another process has made it meanwhile: give a path of this query's own"
             )
@@ -361,7 +350,8 @@ class Snapshot:
                 "and restore what was exported then"
             )
         _must_agree(status, entry["id"], entry["epoch"], self.name)
-        if state_export.has_gone_on(Folder(entry["checkpoint"]), entry["id"], entry["epoch"]):
+        checkpoint = folder_of(tracking.spark, entry["checkpoint"], "checkpoint")
+        if state_export.has_gone_on(checkpoint, entry["id"], entry["epoch"]):
             raise TrackingError(
                 f"the query with the checkpoint {entry['checkpoint']} was started again and has begun a batch after "
                 f"{self.name} was made: what it has released would be released twice. Start it again, hand the job "
@@ -371,7 +361,7 @@ class Snapshot:
     def _table(self, spark: SparkSession, directory: str, through: str | None) -> DataFrame:
         work = Path(tempfile.mkdtemp(prefix="snapshot-", dir=through))
         try:
-            self._stored.fetch(directory, work)
+            self._stored.fetch(directory, Folder(work))
             if not any(work.glob("*.parquet")):
                 raise UsageError(f"{self.name} has no rows in {directory}: nothing was kept when it was made")
             return spark.read.parquet(str(work)).localCheckpoint(eager=True)
@@ -379,15 +369,26 @@ class Snapshot:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _is_restored(target: Path, mark: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint was made of a snapshot before; else nothing must be there."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        if target.exists():
-            target.rmdir()
+def _is_restored(target: Folder, mark: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint was made of a snapshot before; else nothing must be there, but what a call that was
+    killed has made of it in a bucket."""
+    found = target.read(_RESTORED)
+    if found == mark:
+        return target.parent.is_published(target.name)
+    if found is None and not target.names():
+        if target.path is not None and target.path.is_dir():
+            target.path.rmdir()
         return False
-    if read_json(target / "tracker" / "restored.json") == mark:
-        return True
     raise UsageError(f"checkpoint {target} exists, and was not made of this snapshot: give a path that does not exist")
+
+
+def _substreams(tracking: Tracking) -> DataFrame:
+    try:
+        found = tracking.client.substreams(tracking.job)
+        rows = [row for status in found for row in substream_rows(status, ())]
+    except (TrackerError, TrackerUnavailable) as error:
+        raise explained(error) from error
+    return tracking.spark.createDataFrame(rows, SUBSTREAM_SCHEMA).coalesce(1)
 
 
 def _is_release(checkpoint: Folder) -> bool:
@@ -395,9 +396,11 @@ def _is_release(checkpoint: Folder) -> bool:
     return "aggregates" in known or "releases" in known  # several of them are refused in the export
 
 
-def _work(checkpoint: Folder) -> Path:
-    """Return where files are put together that the executors write: beside what they write anyway."""
-    path = checkpoint.local("the checkpoint of a query whose state is exported") / "tracker" / "readers"
+def _work(checkpoint: Folder) -> Path | None:
+    """Return where files are put together: on the disk that has them already, else the driver's for temporary files."""
+    if checkpoint.path is None:
+        return None
+    path = checkpoint.path / "tracker" / READERS
     path.mkdir(parents=True, exist_ok=True)
     return path
 

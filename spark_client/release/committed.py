@@ -28,6 +28,7 @@ from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 
+READERS: Final = "readers"  #: beneath ``tracker``: files of those who read beside the query
 _ABANDONED: Final = 86_400.0  #: seconds after which links that a reader has left, since it was killed, are removed
 
 
@@ -88,7 +89,7 @@ def committed(checkpoint: Folder) -> Iterator[CommittedState]:
     if checkpoint.path is None:
         yield _newest(checkpoint, query)
         return
-    readers = checkpoint.path / "tracker" / "readers"
+    readers = checkpoint.path / "tracker" / READERS
     _remove_abandoned(readers)
     links = readers / uuid.uuid4().hex
     try:

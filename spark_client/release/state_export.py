@@ -6,7 +6,9 @@ Spark's query has read, what came late, revisions) is copied as it is: it makes 
 
 from __future__ import annotations
 
+import io
 import tarfile
+import uuid
 from collections.abc import Iterator
 from functools import partial, reduce
 from pathlib import Path
@@ -19,10 +21,11 @@ from spark_client.errors import TrackingError
 from spark_client.plan.state_table import exported
 from spark_client.release import inbox
 from spark_client.release.aggregation import only
-from spark_client.release.committed import CommittedState, committed
+from spark_client.release.committed import READERS, CommittedState, committed
 from spark_client.release.parts import joined
 from spark_client.spark_internals.checkpoints import files_after, last_commit, query_id, started_query
-from spark_client.storage.directories import WHOLE, as_batches_write, write_json, write_parquet
+from spark_client.spark_internals.stores import parquet
+from spark_client.storage.directories import WHOLE, as_batches_write, write_json
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substreams
 
@@ -30,7 +33,7 @@ STATE: Final = "state"  #: the directory of the table, and of its index
 POSITION: Final = "position.json"
 REST: Final = "checkpoint.tar"
 #: Entries of a checkpoint that `REST` leaves out: they are written in another form, or are made again.
-_LEFT_OUT: Final = frozenset({"state", inbox.ACTS, inbox.BEFORE, "made", "readers", "query.json", "restored.json"})
+_LEFT_OUT: Final = frozenset({"state", inbox.ACTS, inbox.BEFORE, "made", READERS, "query.json", "restored.json"})
 
 
 def export(spark: SparkSession, checkpoint: Folder, target: Path) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def export(spark: SparkSession, checkpoint: Folder, target: Path) -> dict[str, A
 
     Args:
         checkpoint: of the query, which does not run.
-        target: the directory, which is made.
+        target: the directory, which is made, on the driver's disk.
 
     Returns:
         Its description: the query's id, its last batch, what it is, how many substreams its state has.
@@ -57,13 +60,16 @@ def export(spark: SparkSession, checkpoint: Folder, target: Path) -> dict[str, A
         whole = joined(state.parts, STATE)
         target.mkdir(parents=True)
         if state.parts:
-            _write_rows(spark, state, target / STATE)
+            fetch(_rows(spark, state), checkpoint, target / STATE)
         whole.index(Folder(target))
         fields = {name: value for name, value in state.fields.items() if name not in ("parts", "dead")}
         write_json(target / POSITION, fields)
         with tarfile.open(target / REST, "w") as archive:
-            for file in _rest(checkpoint, state.epoch):
-                archive.add(file, file.relative_to(str(checkpoint)).as_posix(), recursive=False)
+            for name in _rest(checkpoint, state.epoch):
+                if content := checkpoint.content(name):  # Hadoop marks a folder in a bucket by an empty object
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
         return {
             "id": started_query(checkpoint),
             "checkpoint": str(checkpoint),
@@ -95,25 +101,37 @@ def has_gone_on(checkpoint: Folder, query: str, epoch: int) -> bool:
         return False
 
 
-def _write_rows(spark: SparkSession, state: CommittedState, target: Path) -> None:
+def _rows(spark: SparkSession, state: CommittedState) -> DataFrame:
     rule = Substreams.from_json(state.query["substreams"])
     read = spark.read.options(**WHOLE, mergeSchema="true")
     found = [only(read.parquet(*paths), rule, substreams) for paths, substreams in state.selections(state.living)]
     partials = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found)
-    with as_batches_write(spark):
-        write_parquet(exported(partials, state.query, rule))(str(target))
+    return exported(partials, state.query, rule)
 
 
-def _rest(checkpoint: Folder, epoch: int) -> Iterator[Path]:
-    """Yield the other files of a checkpoint after a batch."""
+def fetch(rows: DataFrame, checkpoint: Folder, target: Path) -> None:
+    """Write rows as Parquet where executors can, in a checkpoint, and move them to the driver's disk.
+
+    Args:
+        target: a directory, which is made.
+    """
+    readers, name = checkpoint / "tracker" / READERS, uuid.uuid4().hex
+    target.mkdir(parents=True)
+    try:
+        with as_batches_write(rows.sparkSession):
+            readers.write(name, parquet(rows))
+        for file in (readers / name).files():
+            (readers / name).take(file, target / file)
+    finally:
+        readers.remove(name)
+
+
+def _rest(checkpoint: Folder, epoch: int) -> Iterator[str]:
+    """Yield the names of the other files of a checkpoint after a batch."""
     yield from files_after(checkpoint, epoch)
-    for part in sorted(Path(str(checkpoint / "tracker")).iterdir()):
-        if part.name in _LEFT_OUT or part.name.startswith("_"):
+    for name in (checkpoint / "tracker").below():
+        part, _, inside = name.partition("/")
+        if part in _LEFT_OUT or part.startswith("_"):
             continue
-        if part.is_file():
-            yield part
-        elif part.name == once.IDENTITIES:  # the next batch may be made of other rows there
-            files = (each for each in part.rglob("*") if each.is_file())
-            yield from sorted(each for each in files if not once.is_later(each.relative_to(part).as_posix(), epoch))
-        else:
-            yield from sorted(each for each in part.rglob("*") if each.is_file())
+        if part != once.IDENTITIES or not once.is_later(inside, epoch):  # the next batch may have other rows there
+            yield f"tracker/{name}"

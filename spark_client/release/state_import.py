@@ -6,11 +6,12 @@ substream of the state has to be in what the mapping makes, or be dropped on pur
 
 from __future__ import annotations
 
+import io
 import tarfile
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,15 +19,16 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import quoted
 from spark_client.counting import once
-from spark_client.errors import UsageError
+from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import DEDUPLICATES
 from spark_client.plan.state_layout import differences, part_numbers, placed
 from spark_client.plan.state_table import SUBSTREAM, imported, renamed
 from spark_client.release.inbox import ACTS, write_note
-from spark_client.release.parts import NONE, Part, RowTally, Version, read_part
+from spark_client.release.parts import NONE, NOTE, Part, RowTally, Version, read_part
 from spark_client.release.state_export import POSITION, REST, STATE
-from spark_client.storage.directories import WHOLE, as_batches_write, read_json, unpack, write_json, write_parquet
+from spark_client.spark_internals.stores import parquet
+from spark_client.storage.directories import WHOLE, as_batches_write
 from spark_client.storage.folder import Folder
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream, Substreams
@@ -93,16 +95,16 @@ class Upgrade:
 
 def build(
     spark: SparkSession,
-    fetched: Path,
+    fetched: Folder,
     entry: Mapping[str, Any],
     upgrade: Upgrade,
-    target: Path,
+    target: Folder,
     moved: Callable[[], Place],
 ) -> None:
     """Make a checkpoint.
 
     Args:
-        fetched: a directory with what `state_export.export` has written, for the driver and the executors to read.
+        fetched: what `state_export.export` has written, where the driver and the executors can read and write.
         entry: what it has told of it.
         target: the checkpoint, which is made.
         moved: moves what the tracker has open, if windows are cut otherwise; gives the place in its events after that.
@@ -110,64 +112,63 @@ def build(
     Raises:
         UsageError: what the mapping has made does not fit; or a substream is neither in it nor dropped.
     """
-    target.mkdir()
-    with tarfile.open(fetched / REST) as archive:
+    with tarfile.open(fileobj=io.BytesIO(fetched.content(REST) or b"")) as archive:
         unpack(archive, target)
     tracker = target / "tracker"
     state = tracker / "state"
-    state.mkdir(parents=True, exist_ok=True)
     plan = placed(upgrade.plan, entry["query"])
     before, now = entry["query"], {**upgrade.described, **plan.described()}
-    write_json(tracker / "query.json", {**now, "parts": {**part_numbers(before), **part_numbers(now)}})
-    fields = read_json(fetched / POSITION)
+    tracker.put(NOTE, {**now, "parts": {**part_numbers(before), **part_numbers(now)}})
+    fields = fetched.read(POSITION)
     if not fields:
         return  # no batch was ever committed
-    index = read_part(Folder(fetched), STATE, set())
+    index = read_part(fetched, STATE, set())
     name = f"merged-{max(entry['epoch'], 0):012d}-{uuid.uuid4().hex[:8]}"
     recuts, rule = upgrade.recuts(entry), plan.rule
     rows: dict[Substream, RowTally] = {}
     if index.live:
-        found = _write_rows(spark, fetched, index, upgrade, plan, entry, state / name)
+        found, files = _write_rows(spark, fetched, index, upgrade, plan, entry, state, name)
         for old in index.bare | found:
             new = rule.recut(old) if recuts else old
             rows[new] = rows.get(new, NONE) + index.rows[old]
         bare = rows.keys() - (set(map(rule.recut, found)) if recuts else found)
-        Part(name, index.epoch, rows, index.batches, frozenset(bare)).index(Folder(state))
+        Part(name, index.epoch, rows, index.batches, frozenset(bare), files).index(state)
     if DEDUPLICATES in now and DEDUPLICATES not in before:
-        once.begin(Folder(target), entry["epoch"] + 1)
+        once.begin(target, entry["epoch"] + 1)
     if recuts:
         with as_batches_write(spark):
-            once.recut(spark, Folder(target), entry["epoch"], Substreams.from_json(before["substreams"]), rule)
+            once.recut(spark, target, entry["epoch"], Substreams.from_json(before["substreams"]), rule)
         place = moved()
         fields |= {"position": place.numbers, "log_id": place.ids}
     acts = fields.setdefault("acts", entry["epoch"] + 1)  # version 0.2 did not count them
-    write_note(Folder(tracker / ACTS), acts, entry["epoch"], Place.of(fields["position"], fields["log_id"]))
-    Folder(state).put(Version(entry["epoch"], acts, 0).file, {**fields, "parts": [name] if rows else [], "dead": []})
+    write_note(tracker / ACTS, acts, entry["epoch"], Place.of(fields["position"], fields["log_id"]))
+    state.put(Version(entry["epoch"], acts, 0).file, {**fields, "parts": [name] if rows else [], "dead": []})
 
 
 def _write_rows(
     spark: SparkSession,
-    fetched: Path,
+    fetched: Folder,
     index: Part,
     upgrade: Upgrade,
     plan: ReleasePlan,
     entry: Mapping[str, Any],
-    target: Path,
-) -> set[Substream]:
-    """Write the partial rows of the new state, and give the exported substreams of which there are any."""
+    state: Folder,
+    name: str,
+) -> tuple[set[Substream], list[str]]:
+    """Write the partial rows of the new state, and return the exported substreams of which there are any, and the
+    files."""
     before, rule = entry["query"], Substreams.from_json(entry["query"]["substreams"])
-    whole = spark.read.options(**WHOLE).parquet(str(fetched / STATE))
+    whole = spark.read.options(**WHOLE).parquet(fetched.url(STATE))
     given, dropped = whole, set[Substream]()
     if upgrade.dropping is not None:
         condition = F.expr(upgrade.dropping) if isinstance(upgrade.dropping, str) else upgrade.dropping
         dropped = _substreams(whole.where(condition), rule)
         given = whole.where(~F.coalesce(condition, F.lit(False)))
     made = renamed(given, before, plan) if upgrade.mapping is None else _mapped(upgrade.mapping, given)
-    work = fetched / "mapped"
     with as_batches_write(spark):
         # A mapping may make other rows each time that it is carried out, so what it has made is looked at as written.
-        write_parquet(imported(made, plan))(str(work))
-        written = spark.read.options(**WHOLE).parquet(str(work))
+        fetched.write("mapped", parquet(imported(made, plan)))
+        written = spark.read.options(**WHOLE).parquet(fetched.url("mapped"))
         found = _substreams(written, rule)
         _check(index, found, dropped, upgrade.sends_on)
         substream = F.col(quoted(SUBSTREAM))
@@ -176,8 +177,26 @@ def _write_rows(
             key = plan.rule.recut_key(rule, key)
         own = [substream["scope"].alias("_scope"), key.alias("_key")]
         columns = [field for field in plan.part_schema.fieldNames() if field not in ("_scope", "_key")]
-        write_parquet(written.select(*own, *map(quoted, columns)))(str(target))
-    return found
+        files = state.write(name, parquet(written.select(*own, *map(quoted, columns))))
+    return found, files
+
+
+def unpack(archive: tarfile.TarFile, target: Folder) -> None:
+    """Write an archive's files into a folder. (`tarfile`'s own filters came with Python 3.11.4.)
+
+    Raises:
+        TrackingError: the archive has something else, such as a link, or a path that leads out of the folder.
+    """
+    for member in archive:
+        path = PurePosixPath(member.name)
+        if not (member.isfile() or member.isdir()) or path.is_absolute() or ".." in path.parts:
+            raise TrackingError(
+                f"{archive.name!r} has {member.name!r}, which is no file or directory inside of it: somebody has "
+                "changed the archive. Take another copy of the snapshot"
+            )
+        if (content := archive.extractfile(member)) is not None:
+            with content:
+                target.put(member.name, content.read())
 
 
 def _mapped(mapping: StateMapping, state: DataFrame) -> DataFrame:

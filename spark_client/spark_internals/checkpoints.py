@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -187,22 +186,20 @@ def _last(checkpoint: Folder, log: str) -> int | None:
     return max((int(name) for name in checkpoint.names(log) if name.isdigit()), default=None)
 
 
-def files_after(checkpoint: Folder, epoch: int) -> Iterator[Path]:
-    """Yield the files of Spark's in a checkpoint from which it goes on after a batch: of its logs the entries up to
-    that one.
+def files_after(checkpoint: Folder, epoch: int) -> Iterator[str]:
+    """Yield the names of Spark's files in a checkpoint from which it goes on after a batch: of its logs the entries up
+    to that one.
 
     Args:
         checkpoint: of a query that is at rest; what this package keeps in it is left out.
     """
-    path = checkpoint.local("the checkpoint of a query whose state is moved")
-    for log in (path / "offsets", path / "commits"):
-        entries = [name for name in os.listdir(log) if (match := _ENTRY.fullmatch(name)) and int(match[1]) <= epoch]
-        yield from sorted(log / name for name in entries)
-    for entry in sorted(path.iterdir()):
-        if entry.is_file():
-            yield entry
-        elif entry.name not in ("offsets", "commits", "tracker"):
-            yield from sorted(each for each in entry.rglob("*") if each.is_file())
+    for name in checkpoint.below():
+        log, _, entry = name.partition("/")
+        if log in ("offsets", "commits"):
+            if (match := _ENTRY.fullmatch(entry)) and int(match[1]) <= epoch:
+                yield name
+        elif log != "tracker":
+            yield name
 
 
 def clear_unfinished(checkpoint: Folder) -> None:

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import tarfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -294,30 +293,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-
-
-def unpack(archive: tarfile.TarFile, target: Path) -> None:
-    """Write an archive's files and directories below a directory. (`tarfile`'s own filters came with Python 3.11.4.)
-
-    Args:
-        target: the directory, which exists.
-
-    Raises:
-        TrackingError: the archive has something else, such as a link, or a path that leads out of the directory.
-    """
-    for member in archive:
-        path = target / member.name
-        if not (member.isfile() or member.isdir()) or not path.resolve().is_relative_to(target.resolve()):
-            raise TrackingError(
-                f"{archive.name!r} has {member.name!r}, which is no file or directory inside of it: somebody has "
-                "changed the archive. Take another copy of the snapshot"
-            )
-        if member.isdir():
-            path.mkdir(parents=True, exist_ok=True)
-        elif (content := archive.extractfile(member)) is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with content, path.open("wb") as file:
-                shutil.copyfileobj(content, file)
 
 
 def remove(path: Path) -> None:

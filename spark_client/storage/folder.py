@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,17 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from spark_client.errors import TrackingError, UsageError
-from spark_client.storage.directories import check_store, local_path, make, may_appear, publish, remove, sweep, sync_all
+from spark_client.storage.directories import (
+    check_store,
+    local_path,
+    make,
+    may_appear,
+    publish,
+    remove,
+    sweep,
+    sweep_beside,
+    sync_all,
+)
 from tracker.store import ConditionalStore, FileStore, RefusedError, StoreError, open_store
 
 #: Names of stores, as Spark has them, with those of journals.
@@ -38,6 +49,9 @@ class _Store(FileStore, ConditionalStore, Protocol):
 
 class Folder:
     """A place in a store. Two with one location are equal. One on a disk is a `_Directory`, as `Path` is a `PosixPath`.
+
+    Attributes:
+        store: that it is in, for names that begin with those of the folder.
 
     Args:
         location: a path, or a URL as Spark takes it.
@@ -62,10 +76,10 @@ class Folder:
     ) -> None:
         self._location = os.fspath(location).rstrip("/") or "/"
         self._settings = dict(settings or {})
-        self._store, self._prefix = within or (_opened(self._location, self._settings), "")
+        self.store, self._prefix = within or (_opened(self._location, self._settings), "")
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(self.url(name), self._settings, (self._store, f"{self._prefix}{name}/"))
+        return Folder(self.url(name), self._settings, (self.store, f"{self._prefix}{name}/"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Folder, (self._location, self._settings)  # connections stay in their process
@@ -91,6 +105,18 @@ class Folder:
     def path(self) -> Path | None:
         """The directory that it is; None: it is in a store of objects."""
         return None
+
+    @property
+    def parent(self) -> Folder:
+        """The folder that it is in.
+
+        Raises:
+            UsageError: it is a whole bucket.
+        """
+        parent = self._location.rpartition("/")[0]
+        if "://" in self._location and "://" not in f"{parent}".rstrip("/"):
+            raise UsageError(f"{self}: is a whole bucket; give a path in it")
+        return Folder(parent or "/", self._settings)
 
     @property
     def real(self) -> str:
@@ -120,7 +146,13 @@ class Folder:
     def content(self, name: str) -> bytes | None:
         """Return the content of a file; None: there is no such file."""
         with self._asked(name):
-            return self._store.get(self._prefix + name)
+            return self.store.get(self._prefix + name)
+
+    def take(self, name: str, to: Path) -> None:
+        """Move a file out of it, to a path on this machine's disk."""
+        with self._asked(name), to.open("wb") as file:
+            file.writelines(self.store.pieces(self._prefix + name))
+        self.delete([name])
 
     def read(self, name: str) -> Any:
         """Return the content of a small file of JSON; None: there is no such file."""
@@ -128,20 +160,21 @@ class Folder:
         return None if content is None else json.loads(content)
 
     def put(self, name: str, content: Any) -> None:
-        """Write a small file of JSON, or of bytes, durable and in one step, in place of any that there is."""
+        """Write a small file of JSON, of bytes, or of pieces of bytes, durable and in one step, in place of any that
+        there is."""
         with self._asked(name):
-            self._store.put(self._prefix + name, _encoded(content))
+            self.store.put(self._prefix + name, _encoded(content))
 
     def create(self, name: str, content: Any) -> Any:
         """Write a small file of JSON unless it is there, and return what stands."""
         with self._asked(name):
-            created = self._store.create(self._prefix + name, _encoded(content))
+            created = self.store.create(self._prefix + name, _encoded(content))
         return content if created else self.read(name)
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names of what is here, or in a folder here; those of folders end with ``/``."""
         with self._asked(folder):
-            return list(self._store.entries((self._prefix + folder).rstrip("/")))
+            return list(self.store.entries((self._prefix + folder).rstrip("/")))
 
     def holds(self, name: str) -> bool:
         """Return whether there is a file of a name, or something in a folder of that name."""
@@ -150,7 +183,7 @@ class Folder:
     def below(self) -> list[str]:
         """Return the names of all files in it, and below it."""
         with self._asked(""):
-            return [name[len(self._prefix) :] for name in self._store.names(self._prefix.rstrip("/"))]
+            return [name[len(self._prefix) :] for name in self.store.names(self._prefix.rstrip("/"))]
 
     def files(self) -> list[str]:
         """Return the names of the files that Spark has written into it, and below it."""
@@ -159,7 +192,7 @@ class Folder:
     def delete(self, names: Iterable[str]) -> None:
         """Remove small files, if they are there."""
         with self._asked(""):
-            self._store.delete([self._prefix + name for name in names])
+            self.store.delete([self._prefix + name for name in names])
 
     def write(self, name: str, write: Filling) -> list[str]:
         """Write files by Spark into a folder that nobody else uses, and that is durable with the file that names it.
@@ -204,7 +237,7 @@ class Folder:
         for file, source in zip(decided["files"], tried, strict=True):
             try:
                 with self._asked(name):
-                    self._store.copy(f"{self._prefix}{_ATTEMPTS}/{source}", f"{self._prefix}{name}/{file}")
+                    self.store.copy(f"{self._prefix}{_ATTEMPTS}/{source}", f"{self._prefix}{name}/{file}")
             except FileNotFoundError:
                 if self.is_published(name):  # by another driver, which has removed it then
                     return False
@@ -230,6 +263,10 @@ class Folder:
         self.remove(name)
         self.delete([f"{_DECIDED}/{name}.json"])
 
+    def sweep_after(self, name: str) -> None:
+        """Remove what processes that were killed have left of a folder that is published."""
+        (self / _ATTEMPTS).remove(name)
+
     def sweep(self) -> None:
         """Remove what drivers that were killed have left half written. See `directories.sweep`."""
         attempts = self / _ATTEMPTS
@@ -240,7 +277,7 @@ class Folder:
     def remove(self, name: str) -> None:
         """Remove a folder with all that is in it, on a local disk so that readers never see half of it."""
         with self._asked(name):
-            self._store.remove(self._prefix + name)
+            self.store.remove(self._prefix + name)
 
     def check(self, what: str) -> None:
         """Check whether the store can do what is relied on here.
@@ -253,9 +290,9 @@ class Folder:
         """
         trial = f"_check.{uuid.uuid4().hex}"
         try:
-            self._store.get(self._prefix + trial, soon=True)  # it is not there, or nobody answers
-            created = [self._store.create(self._prefix + trial, b"{}") for _ in range(2)]
-            self._store.delete([self._prefix + trial])
+            self.store.get(self._prefix + trial, soon=True)  # it is not there, or nobody answers
+            created = [self.store.create(self._prefix + trial, b"{}") for _ in range(2)]
+            self.store.delete([self._prefix + trial])
         except StoreError as error:
             raise UsageError(
                 f"{what} {self}: {error}. It takes a store in which this process may read, write, list and delete, "
@@ -292,6 +329,13 @@ class _Directory(Folder):
     def real(self) -> str:
         return os.path.realpath(self.path)
 
+    def put(self, name: str, content: Any) -> None:
+        with self._asked(name):
+            self.store.put(name, content if isinstance(content, Iterator) else _encoded(content))
+
+    def take(self, name: str, to: Path) -> None:
+        shutil.move(self.path / name, to)
+
     def holds(self, name: str) -> bool:
         return (self.path / name).exists()
 
@@ -315,6 +359,9 @@ class _Directory(Folder):
 
     def unpublish(self, name: str) -> None:
         remove(self.path / name)
+
+    def sweep_after(self, name: str) -> None:
+        sweep_beside(self.path / name)
 
     def sweep(self) -> None:
         sweep(self.path)
@@ -350,6 +397,8 @@ def _connected(location: str, settings: tuple[tuple[str, str], ...]) -> _Store:
 
 
 def _encoded(content: Any) -> bytes:
+    if isinstance(content, Iterator):  # whole: its pieces may come from obstore, which does not run in itself
+        return b"".join(content)
     return content if isinstance(content, bytes) else json.dumps(content, separators=(",", ":")).encode()
 
 

@@ -14,12 +14,14 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from spark_client.errors import TrackingError, UsageError
 from spark_client.storage.directories import local_path
+from spark_client.storage.folder import STORES, Folder
 from tracker.store import FileStore, RefusedError
 from tracker.store.directory import DirectoryStore
 from tracker.store.foreign import ForeignStore
@@ -45,11 +47,11 @@ class Place:
         """Return the place that a user names.
 
         Args:
-            location: a path, or a URL that fsspec knows: ``s3://bucket/path``.
-            options: of fsspec's file system.
+            location: a path, or a URL that fsspec or obstore knows: ``s3://bucket/path``.
+            options: of fsspec's file system; empty: obstore is asked where fsspec lacks a package for the URL.
 
         Raises:
-            UsageError: fsspec, or what it needs for this URL, is not installed; or the URL cannot be used.
+            UsageError: no package for this URL is installed; or the URL cannot be used.
         """
         text = os.fspath(location)
         if urlsplit(text).scheme in ("", "file"):
@@ -59,6 +61,8 @@ class Place:
         try:
             return cls(text, ForeignStore(text, options or {}))
         except RefusedError as error:
+            if not options and urlsplit(text).scheme in STORES:
+                return cls(text, Folder(text).store)
             raise UsageError(f"{text}: {error}") from error
 
     def snapshots(self) -> list[str]:
@@ -84,8 +88,8 @@ class Stored:
         """1, 2, … in the order in which snapshots of its place began."""
         return _number(self.name)
 
-    def fetch(self, directory: str, target: Path) -> None:
-        """Copy the files of one of its directories to a local one, and check them.
+    def fetch(self, directory: str, target: Folder) -> None:
+        """Copy the files of one of its directories into a folder, and check them.
 
         Args:
             directory: in the snapshot; empty: the snapshot.
@@ -93,23 +97,35 @@ class Stored:
         Raises:
             TrackingError: a file is missing, or is not what was written.
         """
-        target.mkdir(parents=True, exist_ok=True)
         prefix = f"{directory}/" if directory else ""
         for name, (size, checksum) in self.manifest["files"].items():
             if not name.startswith(prefix):
                 continue
-            copy = target / name[len(prefix) :]
-            copy.parent.mkdir(parents=True, exist_ok=True)
+            pieces = self.place.files.pieces(f"{self.name}/{name}")
             try:
-                with copy.open("wb") as file:
-                    file.writelines(self.place.files.pieces(f"{self.name}/{name}"))
+                copied = _Copied(chain([next(pieces, b"")], pieces))
             except FileNotFoundError:
                 raise TrackingError(self._damaged(name, "is missing")) from None
-            if copy.stat().st_size != size or _checksum(copy) != checksum:
+            target.put(name[len(prefix) :], copied)
+            if copied.size != size or copied.digest.hexdigest() != checksum:
                 raise TrackingError(self._damaged(name, "is not what was written"))
 
     def _damaged(self, name: str, what: str) -> str:
         return f"{self.place.location}/{self.name} is damaged: its file {name} {what}. Take an earlier snapshot"
+
+
+class _Copied(Iterator[bytes]):
+    """Pieces of a file, whose size and checksum are known once they have passed."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.size, self.digest = 0, hashlib.sha256()
+        self._pieces = pieces
+
+    def __next__(self) -> bytes:
+        piece = next(self._pieces)
+        self.size += len(piece)
+        self.digest.update(piece)
+        return piece
 
 
 def complete(place: Place) -> list[Stored]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_client.errors import TrackingError
-from spark_client.storage.directories import unpack
+from spark_client.release.state_import import unpack
+from spark_client.storage.folder import Folder
 
 
 def archive(*members: tuple[tarfile.TarInfo, bytes]) -> tarfile.TarFile:
@@ -31,7 +32,7 @@ def of_type(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 def test_files_and_directories_are_written(tmp_path: Path) -> None:
     members = (of_type("a", tarfile.DIRTYPE), b""), (tarfile.TarInfo("a/b/c"), b"one"), (tarfile.TarInfo("d"), b"")
     with archive(*members) as found:
-        unpack(found, tmp_path)
+        unpack(found, Folder(tmp_path))
     assert {str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == {
         "a/b/c": b"one",
         "d": b"",
@@ -51,5 +52,5 @@ def test_files_and_directories_are_written(tmp_path: Path) -> None:
 )
 def test_what_leads_out_of_it_or_is_no_file_is_refused(tmp_path: Path, member: tarfile.TarInfo) -> None:
     with archive((member, b"")) as found, pytest.raises(TrackingError, match="Take another copy"):
-        unpack(found, tmp_path)
+        unpack(found, Folder(tmp_path))
     assert list(tmp_path.iterdir()) == []

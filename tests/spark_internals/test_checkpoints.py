@@ -51,7 +51,7 @@ def entry(log: str, number: int, manager: str) -> set[str]:
 
 def copy(checkpoint: Path, epoch: int, to: Path) -> list[str]:
     """Copy what Spark needs to go on after a batch. Return the names of the files."""
-    names = [file.relative_to(checkpoint).as_posix() for file in files_after(Folder(checkpoint), epoch)]
+    names = list(files_after(Folder(checkpoint), epoch))
     for name in names:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(checkpoint / name, to / name)
