@@ -114,7 +114,7 @@ class Folder:
             UsageError: it is a whole bucket.
         """
         parent = self._location.rpartition("/")[0]
-        if "://" in self._location and "://" not in f"{parent}".rstrip("/"):
+        if parent.endswith("/"):  # of ``s3a://bucket``
             raise UsageError(f"{self}: is a whole bucket; give a path in it")
         return Folder(parent or "/", self._settings)
 
