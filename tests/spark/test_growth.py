@@ -78,7 +78,7 @@ def test_the_state_of_a_release_is_bounded_by_what_is_open(tmp_path: Path, batch
         newest = max(tmp_path.glob("version-*.json"))
         ended = len(json.loads(newest.read_text())["dead"])
         assert ended < 1000 + sum(len(part.live) for part in state._parts.values())
-        assert len(cast(Any, state._folder._store)._folders) < 150
+        assert len(cast(Any, state._folder.store)._folders) < 150
         if state.epoch % 10 == 9:
             largest[:] = map(max, largest, [*size(tmp_path), newest.stat().st_size])
 

@@ -12,6 +12,7 @@ from examples.services import jars
 from examples.services.s3 import S3
 from spark_client import TrackingError, UsageError
 from spark_client.storage import snapshots
+from spark_client.storage.folder import Folder
 from spark_client.storage.snapshots import Place
 
 
@@ -59,7 +60,7 @@ def test_one_that_is_whole_is_found_read_and_in_the_end_removed(place: Place, tm
     assert [each.name for each in snapshots.complete(place)] == [each.name for each in reversed(made)]
     assert [each.number for each in made] == [1, 2, 3]
     newest = snapshots.complete(place)[0]
-    newest.fetch("table", tmp_path / "copy")
+    newest.fetch("table", Folder(tmp_path / "copy"))
     assert (tmp_path / "copy" / "part.parquet").read_text() == "third"
 
     place.files.delete([f"{made[1].name}/{snapshots.MARK}"])  # as if it had never been completed
@@ -71,10 +72,10 @@ def test_one_that_is_whole_is_found_read_and_in_the_end_removed(place: Place, tm
 
     place.files.put(f"{newest.name}/table/part.parquet", b"THIRD")
     with pytest.raises(TrackingError, match=r"table/part\.parquet is not what was written"):
-        newest.fetch("", tmp_path / "again")
+        newest.fetch("", Folder(tmp_path / "again"))
     place.files.delete([f"{newest.name}/table/part.parquet"])
     with pytest.raises(TrackingError, match=r"table/part\.parquet is missing"):
-        newest.fetch("", tmp_path / "once more")
+        newest.fetch("", Folder(tmp_path / "once more"))
 
 
 def test_a_place_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

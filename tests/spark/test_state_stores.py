@@ -137,7 +137,7 @@ def test_a_store_that_does_not_answer_is_named_with_what_to_do(location: str, mo
         raise NoAnswerError("connection reset")
 
     with monkeypatch.context() as away:
-        away.setattr(folder._store, "put", nothing)
+        away.setattr(folder.store, "put", nothing)
         state.load(1)
         with pytest.raises(TrackingError, match=re.escape(location) + r"/\S+_index.json: connection reset.*start the"):
             batch(state, 1, 5)
