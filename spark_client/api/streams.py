@@ -78,7 +78,7 @@ class TrackedStream:
         return f"TrackedStream(segment={self.segment!r}, columns={self.columns})"
 
     def transform(self, step: Step, *args: Any, **kwargs: Any) -> TrackedStream:
-        """Applies a function from DataFrame to DataFrame that works row by row, as ``DataFrame.transform`` does.
+        """Apply a function from DataFrame to DataFrame that works row by row, as ``DataFrame.transform`` does.
 
         It is called once now, on the stream, and again on every batch.
 

@@ -116,7 +116,7 @@ class Revisions:
                 return made
 
     def tell(self, client: JobClient) -> None:
-        """Says to the tracker what it has not reported yet: safe to repeat.
+        """Report to the tracker the notes that it has not reported yet: safe to repeat.
 
         Raises:
             TrackingError: the tracker cannot be reached, or refuses; it is said again when the query starts.

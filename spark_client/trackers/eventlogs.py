@@ -140,7 +140,7 @@ class EventLogs:
         scopes: Sequence[str] = (),
         anew: bool = True,
     ) -> Subscriptions:
-        """Has the trackers keep events until they are acknowledged.
+        """Have the trackers keep events until they are acknowledged.
 
         Args:
             name: of the subscription, at each log.

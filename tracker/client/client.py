@@ -116,7 +116,7 @@ class TrackerClient(JobCalls, EventCalls):
         return backup(self._only("backup"))
 
     def move_leader(self) -> str:
-        """Has the leader hand its journal to the standby that follows it, and returns who that is, for people.
+        """Have the leader hand its journal to the standby that follows it. Return who that is, for people.
 
         The call returns before the standby serves. Calls wait for that, as they do after any loss of a server, and none
         is lost. It is made once, since after a lost answer it could reach the new leader.

@@ -242,7 +242,7 @@ def _range(ascending: Integers, value: int) -> Integers:
 
 
 def _mixed(words: Words) -> Words:
-    """Applies the last step of SplitMix64: a bijection whose results look independent of each other."""
+    """Apply the last step of SplitMix64: a bijection whose results look independent of each other."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

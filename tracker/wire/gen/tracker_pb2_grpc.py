@@ -182,7 +182,7 @@ class TrackerServicer(object):
     """
 
     def GetServerInfo(self, request, context):
-        """Says which server this is and what it allows.
+        """Tells which server this is and what it allows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,7 +223,7 @@ class TrackerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenProducer(self, request, context):
-        """Makes a run the current one of its producer; what earlier runs say from now on is refused with `FENCED`.
+        """Makes a run the current one of its producer; calls of earlier runs are refused with `FENCED` from now on.
 
         Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode,
         or it is IMMEDIATE in a job with `committed_ends`), `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
@@ -338,7 +338,7 @@ class TrackerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """Says that a subscription needs the events up to a sequence number no more. A lower one than before changes nothing.
+        """Acknowledges events: the subscription needs those up to a sequence number no more. A lower one than before changes nothing.
         Refused with `UNKNOWN_SUBSCRIPTION` (`NOT_FOUND`), `SUBSCRIPTION_EXPIRED`, `LOG_CHANGED`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -387,14 +387,14 @@ class TrackerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetDrain(self, request, context):
-        """Says how far a drain is and what it waits for.
+        """Tells how far a drain is and what it waits for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelDrain(self, request, context):
-        """Takes a drain back; with none under way, says its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
+        """Takes a drain back; with none under way, tells its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
         in it, `DRAINED` once it has been handed over, `DRAIN_MISMATCH` (another drain's id), `DEPLOYMENT_MISMATCH`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -51,7 +51,7 @@ class TrackerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TrackerAsyncStub: ...
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.GetServerInfoRequest, _tracker_pb2.ServerInfo]
-    """Says which server this is and what it allows."""
+    """Tells which server this is and what it allows."""
     DefineJob: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.DefineJobRequest, _tracker_pb2.DefineJobResponse]
     """Creates a job, or starts a deployment of it. Repeating it with the same spec changes nothing.
 
@@ -68,7 +68,7 @@ class TrackerStub:
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.DeleteJobRequest, _tracker_pb2.DeleteJobResponse]
     """Forgets a job with all its events. Refused with `JOB_ACTIVE` while a producer has not closed its run."""
     OpenProducer: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.OpenProducerRequest, _tracker_pb2.OpenProducerResponse]
-    """Makes a run the current one of its producer; what earlier runs say from now on is refused with `FENCED`.
+    """Makes a run the current one of its producer; calls of earlier runs are refused with `FENCED` from now on.
 
     Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode,
     or it is IMMEDIATE in a job with `committed_ends`), `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
@@ -132,7 +132,7 @@ class TrackerStub:
     unsubscribe it first), `UNKNOWN_SEGMENT`, `LOG_CHANGED`.
     """
     Ack: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.AckRequest, _tracker_pb2.AckResponse]
-    """Says that a subscription needs the events up to a sequence number no more. A lower one than before changes nothing.
+    """Acknowledges events: the subscription needs those up to a sequence number no more. A lower one than before changes nothing.
     Refused with `UNKNOWN_SUBSCRIPTION` (`NOT_FOUND`), `SUBSCRIPTION_EXPIRED`, `LOG_CHANGED`.
     """
     Unsubscribe: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.UnsubscribeRequest, _tracker_pb2.UnsubscribeResponse]
@@ -155,9 +155,9 @@ class TrackerStub:
     `DRAIN_MISMATCH` if a drain of the other mode is under way or done.
     """
     GetDrain: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.GetDrainRequest, _tracker_pb2.DrainStatus]
-    """Says how far a drain is and what it waits for."""
+    """Tells how far a drain is and what it waits for."""
     CancelDrain: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.CancelDrainRequest, _tracker_pb2.DrainStatus]
-    """Takes a drain back; with none under way, says its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
+    """Takes a drain back; with none under way, tells its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
     in it, `DRAINED` once it has been handed over, `DRAIN_MISMATCH` (another drain's id), `DEPLOYMENT_MISMATCH`.
     """
     Abandon: _grpc.UnaryUnaryMultiCallable[_tracker_pb2.AbandonRequest, _tracker_pb2.AbandonResponse]
@@ -178,7 +178,7 @@ class TrackerAsyncStub(TrackerStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_tracker_pb2.GetServerInfoRequest, _tracker_pb2.ServerInfo]  # type: ignore[assignment]
-    """Says which server this is and what it allows."""
+    """Tells which server this is and what it allows."""
     DefineJob: _aio.UnaryUnaryMultiCallable[_tracker_pb2.DefineJobRequest, _tracker_pb2.DefineJobResponse]  # type: ignore[assignment]
     """Creates a job, or starts a deployment of it. Repeating it with the same spec changes nothing.
 
@@ -195,7 +195,7 @@ class TrackerAsyncStub(TrackerStub):
     DeleteJob: _aio.UnaryUnaryMultiCallable[_tracker_pb2.DeleteJobRequest, _tracker_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Forgets a job with all its events. Refused with `JOB_ACTIVE` while a producer has not closed its run."""
     OpenProducer: _aio.UnaryUnaryMultiCallable[_tracker_pb2.OpenProducerRequest, _tracker_pb2.OpenProducerResponse]  # type: ignore[assignment]
-    """Makes a run the current one of its producer; what earlier runs say from now on is refused with `FENCED`.
+    """Makes a run the current one of its producer; calls of earlier runs are refused with `FENCED` from now on.
 
     Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode,
     or it is IMMEDIATE in a job with `committed_ends`), `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
@@ -259,7 +259,7 @@ class TrackerAsyncStub(TrackerStub):
     unsubscribe it first), `UNKNOWN_SEGMENT`, `LOG_CHANGED`.
     """
     Ack: _aio.UnaryUnaryMultiCallable[_tracker_pb2.AckRequest, _tracker_pb2.AckResponse]  # type: ignore[assignment]
-    """Says that a subscription needs the events up to a sequence number no more. A lower one than before changes nothing.
+    """Acknowledges events: the subscription needs those up to a sequence number no more. A lower one than before changes nothing.
     Refused with `UNKNOWN_SUBSCRIPTION` (`NOT_FOUND`), `SUBSCRIPTION_EXPIRED`, `LOG_CHANGED`.
     """
     Unsubscribe: _aio.UnaryUnaryMultiCallable[_tracker_pb2.UnsubscribeRequest, _tracker_pb2.UnsubscribeResponse]  # type: ignore[assignment]
@@ -282,9 +282,9 @@ class TrackerAsyncStub(TrackerStub):
     `DRAIN_MISMATCH` if a drain of the other mode is under way or done.
     """
     GetDrain: _aio.UnaryUnaryMultiCallable[_tracker_pb2.GetDrainRequest, _tracker_pb2.DrainStatus]  # type: ignore[assignment]
-    """Says how far a drain is and what it waits for."""
+    """Tells how far a drain is and what it waits for."""
     CancelDrain: _aio.UnaryUnaryMultiCallable[_tracker_pb2.CancelDrainRequest, _tracker_pb2.DrainStatus]  # type: ignore[assignment]
-    """Takes a drain back; with none under way, says its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
+    """Takes a drain back; with none under way, tells its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
     in it, `DRAINED` once it has been handed over, `DRAIN_MISMATCH` (another drain's id), `DEPLOYMENT_MISMATCH`.
     """
     Abandon: _aio.UnaryUnaryMultiCallable[_tracker_pb2.AbandonRequest, _tracker_pb2.AbandonResponse]  # type: ignore[assignment]
@@ -308,7 +308,7 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         request: _tracker_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.ServerInfo, _abc.Awaitable[_tracker_pb2.ServerInfo]]:
-        """Says which server this is and what it allows."""
+        """Tells which server this is and what it allows."""
 
     @_abc_1.abstractmethod
     def DefineJob(
@@ -355,7 +355,7 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         request: _tracker_pb2.OpenProducerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.OpenProducerResponse, _abc.Awaitable[_tracker_pb2.OpenProducerResponse]]:
-        """Makes a run the current one of its producer; what earlier runs say from now on is refused with `FENCED`.
+        """Makes a run the current one of its producer; calls of earlier runs are refused with `FENCED` from now on.
 
         Refused with `FENCED` (this run was superseded or closed), `MODE_CONFLICT` (the producer has the other mode,
         or it is IMMEDIATE in a job with `committed_ends`), `EPOCH_REWOUND` (`resume_epoch` is committed already: the engine has lost its own progress and needs a new
@@ -491,7 +491,7 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         request: _tracker_pb2.AckRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.AckResponse, _abc.Awaitable[_tracker_pb2.AckResponse]]:
-        """Says that a subscription needs the events up to a sequence number no more. A lower one than before changes nothing.
+        """Acknowledges events: the subscription needs those up to a sequence number no more. A lower one than before changes nothing.
         Refused with `UNKNOWN_SUBSCRIPTION` (`NOT_FOUND`), `SUBSCRIPTION_EXPIRED`, `LOG_CHANGED`.
         """
 
@@ -550,7 +550,7 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         request: _tracker_pb2.GetDrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.DrainStatus, _abc.Awaitable[_tracker_pb2.DrainStatus]]:
-        """Says how far a drain is and what it waits for."""
+        """Tells how far a drain is and what it waits for."""
 
     @_abc_1.abstractmethod
     def CancelDrain(
@@ -558,7 +558,7 @@ class TrackerServicer(metaclass=_abc_1.ABCMeta):
         request: _tracker_pb2.CancelDrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tracker_pb2.DrainStatus, _abc.Awaitable[_tracker_pb2.DrainStatus]]:
-        """Takes a drain back; with none under way, says its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
+        """Takes a drain back; with none under way, tells its state. Refused with `DRAIN_IN_PROGRESS` once a front has finished
         in it, `DRAINED` once it has been handed over, `DRAIN_MISMATCH` (another drain's id), `DEPLOYMENT_MISMATCH`.
         """
 
