@@ -28,7 +28,7 @@ import pandas as pd
 from examples.flights import replay, truth
 from examples.flights.agent import TrackerProcess
 from examples.flights.progress import Progress
-from examples.lake.services import LakeServer, environment
+from examples.lake.services import LakeServer, catalog_of, environment
 from examples.services.jars import MissingError
 from examples.services.s3 import S3
 from spark_client import complete
@@ -137,13 +137,10 @@ class Lake:
         return _plain(table.to_pyarrow_table()), table
 
     def _iceberg(self) -> tuple[pd.DataFrame, Any]:
-        from pyiceberg.catalog.sql import SqlCatalog
         from pyiceberg.exceptions import NoSuchTableError
 
-        options = {"s3.endpoint": self.store.endpoint, "s3.region": "us-east-1"}
-        catalog = SqlCatalog("lake", uri=f"sqlite:///{self.connect.catalog}", **options)
         try:
-            table = catalog.load_table("flights.daily")
+            table = catalog_of(self.store, self.connect.catalog).load_table("flights.daily")
         except NoSuchTableError:
             return pd.DataFrame(), None
         return _plain(table.scan().to_arrow()), table

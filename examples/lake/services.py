@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from examples.services import jars
 from examples.services.connect import ConnectServer
 from examples.services.s3 import S3
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
 
 _EXTENSIONS = (
     "io.delta.sql.DeltaSparkSessionExtension",
@@ -52,6 +56,25 @@ def settings(endpoint: str, catalog: Path) -> dict[str, str]:
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.path.style.access": "true",
     }
+
+
+def catalog_of(store: S3, database: Path) -> SqlCatalog:
+    """Return Iceberg's catalog `lake` for pyiceberg.
+
+    Args:
+        store: with the tables.
+        database: of the catalog.
+    """
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    options = {
+        "uri": f"sqlite:///{database}",
+        "s3.endpoint": store.endpoint,
+        "s3.region": store.environment["AWS_REGION"],
+        "s3.access-key-id": store.environment["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": store.environment["AWS_SECRET_ACCESS_KEY"],
+    }
+    return SqlCatalog("lake", **options)
 
 
 def environment(store: S3, endpoint: str = "") -> dict[str, str]:

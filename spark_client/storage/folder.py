@@ -20,7 +20,6 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 from spark_client.errors import TrackingError, UsageError
 from spark_client.storage.directories import (
     check_store,
-    local_path,
     make,
     may_appear,
     publish,
@@ -127,17 +126,6 @@ class Folder:
     def name(self) -> str:
         """The last part of its location."""
         return self._location.rpartition("/")[2]
-
-    def local(self, what: str) -> Path:
-        """Return the directory that it is.
-
-        Args:
-            what: needs a directory, for the message.
-
-        Raises:
-            UsageError: it is in a store of objects.
-        """
-        return local_path(self._location, what) if self.path is None else self.path
 
     def url(self, name: str) -> str:
         """Return where Spark reads and writes what has a name here."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import deltalake
 import pyarrow.parquet as pq
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
+from examples.lake.services import catalog_of
 from examples.services.s3 import S3
 from tests.chaos.plan import CATALOG, PLACE, TOPIC, Shape
 from tracker.client import Ended, Event, Late, Reason, Stalled, TrackerClient, Watch
@@ -107,17 +107,7 @@ class Kept:
 
     def _in_iceberg(self) -> list[dict[str, Any]]:
         assert self._store is not None
-        keys = self._store.environment
-        catalog = SqlCatalog(
-            "lake",
-            **{
-                "uri": f"sqlite:///{self._directory / CATALOG}",
-                "s3.endpoint": self._store.endpoint,
-                "s3.region": keys["AWS_REGION"],
-                "s3.access-key-id": keys["AWS_ACCESS_KEY_ID"],
-                "s3.secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
-            },
-        )
+        catalog = catalog_of(self._store, self._directory / CATALOG)
         try:
             rows: list[dict[str, Any]] = catalog.load_table("chaos.out").scan().to_arrow().to_pylist()
         except NoSuchTableError:

@@ -32,7 +32,7 @@ class CommandFailedError(Exception):
     """A command that could not do its work.
 
     Args:
-        message: why, for people.
+        message: the reason of the failure, for people.
         details: lines that belong below the message.
     """
 
@@ -215,7 +215,7 @@ def describe(wrong: Exception) -> str:
     """Return what is wrong with a command line, and where its help is.
 
     Args:
-        wrong: a `CommandLineError`.
+        wrong: of the command line, as Typer raises it.
     """
     message = str(wrong.format_message())  # type: ignore[attr-defined]
     context = getattr(wrong, "ctx", None)

@@ -72,7 +72,7 @@ class Numbered(StrEnum):
         """Return the member with a number.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no member has this number.
         """
         found = cls.by_number().get(number)
         if found is None:

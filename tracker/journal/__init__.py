@@ -120,7 +120,7 @@ def announce_standby(where: str) -> Ownership | None:
     """Let the owner of a journal that only its owner can read find out that this process waits for it.
 
     Args:
-        where: as for `open_journal`.
+        where: the address of the journal, as for `open_journal`.
 
     Returns:
         An `Ownership` to release once this process waits no more; None: another process is announced.
@@ -135,7 +135,7 @@ def set_journal_aside(where: str) -> str:
     Nothing is removed.
 
     Args:
-        where: as for `open_journal`.
+        where: the address of the journal, as for `open_journal`.
 
     Returns:
         Where it is now; empty: there was nothing.
@@ -158,7 +158,7 @@ def follow_journal(where: str) -> FollowableJournal | None:
     """Open a journal that another process may own, to read what that one writes.
 
     Args:
-        where: as for `open_journal`.
+        where: the address of the journal, as for `open_journal`.
 
     Returns:
         The journal; None: one of this kind can be read by its owner only.

@@ -191,7 +191,7 @@ class ObjectsJournal(ReplicatedJournal):
         """Find out whether the store has lost what was read of it, and write that down.
 
         Raises:
-            JournalLossError: it has.
+            JournalLossError: the store has lost records that were read.
         """
         if self._log.has_lost_followed(self._is_covered):
             raise JournalLossError(

@@ -283,7 +283,7 @@ class Followed:
     """Group that a standby has read; without arguments: none.
 
     Args:
-        number: its last record.
+        number: of the last record in the group.
         writer: of the group; empty: unknown, since a snapshot at its position was read in its place.
     """
 
@@ -509,7 +509,7 @@ class Log:
         """Make sure that nobody else had claimed the log when the call began.
 
         Raises:
-            JournalGoneError: another tracker has.
+            JournalGoneError: another tracker had claimed the log.
             NoAnswerError, RefusedError: that could not be found out now.
         """
         position = self._end + 1

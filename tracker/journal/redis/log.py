@@ -209,7 +209,7 @@ class Log:
         """Find out whether the server gives the wanted durability.
 
         Raises:
-            JournalError: it does not.
+            JournalError: the server gives less than is wanted.
         """
         self._durability.check(self.client)
         self._checked = True
@@ -322,7 +322,7 @@ class Log:
             A text that names what is missing, or an empty one, and whether the group may be in the log.
 
         Raises:
-            JournalError: see `append`.
+            JournalError: the group is not durable, as for `append`.
         """
         try:
             if not self._checked:
