@@ -108,6 +108,11 @@ def _closes_in_hand_overs(change: pytest.MonkeyPatch) -> None:
     change.setattr(unpromised, "next_due", lambda job: job.now)
 
 
+def _takes_fronts_for_silent(change: pytest.MonkeyPatch) -> None:
+    fall_silent = unpromised._fall_silent
+    change.setattr(unpromised, "_fall_silent", lambda job, silence: fall_silent(job, silence // 4))
+
+
 #: The stores, whether they lose what they had, and how the mend is taken out.
 PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "S1: a tracker compares nothing": ("redis", True, _compares_nothing),
@@ -129,6 +134,7 @@ PLANTS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
     "an end by a rule is called complete": ("file", False, _calls_all_complete),
     "a restart forgets which rule has closed a substream": ("objects", False, _forgets_rules),
     "rules close substreams in a hand-over": ("objects", False, _closes_in_hand_overs),
+    "a front is silent too early": ("file", False, _takes_fronts_for_silent),
     "a mark from before a loss of power counts": ("file", False, _trusts_any_run),
     "a mark of a writer that lives counts": ("objects", False, _trusts_the_living),
     "a replaced leader's writes count, in Redis": ("redis", False, _lets_replaced_write),

@@ -47,6 +47,7 @@ class Rules:
     by_event_time: bool = False
     threshold_after: float | None = None
     idle_after: float | None = None
+    front_idle_after: float | None = None
     expects: bool = False
 
     @classmethod
@@ -54,13 +55,14 @@ class Rules:
         """Return none in half of all cases."""
         if random.random() < 0.5:
             return cls()
-        kind = random.choice(("deadline", "event time", "threshold", "idle", "all"))
+        kind = random.choice(("deadline", "event time", "threshold", "idle", "front", "all"))
         seconds = random.choice((0.5, 1.5, 4.0))
         if kind in ("deadline", "event time"):
             return cls(seconds, kind == "event time")
         threshold = seconds if kind in ("threshold", "all") else None
         idle = random.choice((0.5, 1.5, 4.0)) if kind in ("idle", "all") else None
-        return cls(6.0 if kind == "all" else None, False, threshold, idle, threshold is not None)
+        front = random.choice((0.5, 1.5, 4.0)) if kind in ("front", "all") else None
+        return cls(6.0 if kind == "all" else None, False, threshold, idle, front, threshold is not None)
 
     @property
     def any(self) -> bool:
@@ -78,6 +80,7 @@ class Rules:
             "deadline": self.deadline,
             "threshold_after": self.threshold_after,
             "scope_idle_after": self.idle_after,
+            "front_idle_after": self.front_idle_after,
         }
         fields: dict[str, Any] = {
             name: Duration(nanos=int(seconds % 1 * _S), seconds=int(seconds))
@@ -146,11 +149,27 @@ class Sent:
         if end.reason is Reason.DEADLINE:
             return self._objects_to_deadline(window, closed)
         if end.reason is Reason.IDLE:
-            return "it was not silent for long" if waited < (self.rules.idle_after or float("inf")) else ""
+            silent = waited >= (self.rules.idle_after or float("inf")) or self._is_front_silent(
+                window, answered, closed
+            )
+            return "" if silent else "neither its scope nor a front was silent for long"
         if end.reason is not Reason.THRESHOLD:
             return "nobody abandons anything here"
         few = end.segment == "a" and end.elements * 1_000_000 < (end.expected or 0) * _PPM
         return "that is too few or too early" if few or waited < (self.rules.threshold_after or float("inf")) else ""
+
+    def _is_front_silent(self, window: int, answered: Mapping[tuple[str, int], int], at: int) -> bool:
+        """Return whether a front may have been silent, by then, that had not promised a window."""
+        if self.rules.front_idle_after is None:
+            return False
+        silence = int(self.rules.front_idle_after * _S)
+        for front in PRODUCERS:
+            epochs = [each for name, each in answered if name == front and each < window and answered[name, each] < at]
+            since = [min(self.begun.values()), *(self.begun[front, each] for each in sorted(epochs))]
+            later = sorted(time for (name, _), time in answered.items() if name == front and time < at)
+            if any(until - begun >= silence for begun, until in zip(since, [*later, at], strict=False)):
+                return True
+        return False
 
     def _objects_to_deadline(self, window: int, at: int) -> str:
         if self.rules.deadline is None:
