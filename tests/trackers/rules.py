@@ -165,7 +165,7 @@ class Sent:
         silence = int(self.rules.front_idle_after * _S)
         for front in PRODUCERS:
             epochs = [each for name, each in answered if name == front and each < window and answered[name, each] < at]
-            since = [min(self.begun.values()), *(self.begun[front, each] for each in sorted(epochs))]
+            since = [EPOCH_US * 1000, *(self.begun[front, each] for each in sorted(epochs))]
             later = sorted(time for (name, _), time in answered.items() if name == front and time < at)
             if any(until - begun >= silence for begun, until in zip(since, [*later, at], strict=False)):
                 return True
