@@ -333,7 +333,7 @@ class Declarations:
         return cast(Observer, self._tracking.start(writer))
 
     def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
-        """A query will send rows into a channel: the graph and the channel learn of it."""
+        """Note that a query will send rows into a channel, in the graph and the channel."""
         origin = rows.plan.input
         if release is None:
             check_columns(rows.df, f"channel {channel.segment!r}")

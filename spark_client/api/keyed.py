@@ -73,7 +73,7 @@ class KeyedWriter(TrackedWriter):
         return schema_of(self.keyed, self.rows)
 
     def receipts(self, to: str | os.PathLike[str] | Sink, *, given_up: bool = False) -> NoReturn:  # noqa: ARG002
-        """Refused: nobody counts what a processor makes of a substream's rows."""
+        """Refuse: nobody counts what a processor makes of a substream's rows."""
         raise UsageError("receipts are for results of tracking.release: return rows of the end from handleEnd instead")
 
     def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> NoReturn:  # noqa: ARG002

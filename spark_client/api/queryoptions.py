@@ -102,7 +102,7 @@ class QueryOptions:
         return self
 
     def trigger(self: W, **trigger: Any) -> W:
-        """Say when batches are made, as Spark's: ``processingTime="1 second"`` or, to take what is there,
+        """Choose when batches are made, as Spark's: ``processingTime="1 second"`` or, to take what is there,
         ``availableNow``.
 
         With ``availableNow`` the backlog is taken in batches if its source bounds them (``maxFilesPerTrigger``,

@@ -75,7 +75,7 @@ def at_rest(tracking: Tracking, timeout: float | None) -> AbstractContextManager
 
 @contextmanager
 def _paused(tracking: Tracking, timeout: float | None) -> Iterator[JobStatus]:
-    """One pause after the other: the end of one lets all queries go on."""
+    """Pause one query after the other; the end of one pause lets all queries go on."""
     until = None if timeout is None else time.monotonic() + timeout
     if not tracking.pausing.acquire(timeout=-1 if timeout is None else timeout):
         raise TimeoutError("another export of this job has paused its queries, and was not done in time")

@@ -46,7 +46,7 @@ class Starter(Protocol):
         ...
 
     def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:
-        """A query will send rows into a channel."""
+        """Note that a query will send rows into a channel."""
         ...
 
     def start(self, writer: TrackedWriter) -> StreamingQuery:
@@ -111,7 +111,7 @@ class TrackedWriter(QueryOptions):
         return self
 
     def outputMode(self, mode: str) -> TrackedWriter:  # noqa: N802
-        """Only ``append``: final rows, each once."""
+        """Accept only ``append``: final rows, each once."""
         if mode != "append":
             raise UsageError(f"outputMode({mode!r}): a tracked query writes final rows once; its mode is append")
         return self
@@ -342,7 +342,7 @@ class NativeWriter:
         return self
 
     def trigger(self, **trigger: Any) -> NativeWriter:
-        """Say when batches are made, as Spark's."""
+        """Choose when batches are made, as Spark's."""
         check_trigger(trigger)
         self._writer = self._writer.trigger(**trigger)
         return self
@@ -354,7 +354,7 @@ class NativeWriter:
         return self
 
     def outputMode(self, mode: str) -> NativeWriter:  # noqa: N802
-        """``append``: final rows; or ``update``: as they change, the final ones among them."""
+        """Choose ``append``, final rows; or ``update``, rows as they change, the final ones among them."""
         if str(mode).lower() not in ("append", "update"):
             raise UsageError(
                 f"outputMode({mode!r}): its state would never go, and none of its rows be final: 'append', or 'update'"

@@ -498,7 +498,7 @@ class Run:
 
 
 def _passed_over(front: LiveFront, others: Mapping[Expected, int]) -> None:
-    """Name substreams that have ended, and whose counts are others now."""
+    """Log that substreams which have ended are counted differently now."""
     first, count = next(iter(others.items()))
     _log.warning(
         "%r: %r of scope %r has ended with %d and is counted as %d now%s. Its result stays as it is",

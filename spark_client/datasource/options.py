@@ -168,7 +168,7 @@ class explained:  # noqa: N801 - reads as a statement
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Name in an option: between commas; or a JSON list, for names that have commas or blanks."""
+    """Return the names in an option: between commas, or as a JSON list, for names with commas or blanks."""
     if text.startswith("["):
         with suppress(ValueError):
             return tuple(map(str, json.loads(text)))

@@ -220,7 +220,7 @@ class OwnEnds(EventStream):
     _caused: int | None = None  # the last of the query's batches that the tracker has learnt of
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The run takes the ends that its own batches bring about, too."""
+        """Take the ends that the run's own batches bring about, too."""
 
     def read(self, start: Offset) -> _Rows:
         options, checkpoint = self._options, Folder(self._options.awaits)

@@ -120,7 +120,7 @@ class SubstreamProcessor(ABC):
         ...
 
     def close(self) -> None:  # noqa: B027 - most have nothing to do
-        """A task has done its work. There is nothing to do unless the processor has opened something."""
+        """End a task's work: nothing is to be done unless the processor has opened something."""
 
 
 @dataclass(frozen=True, eq=False)

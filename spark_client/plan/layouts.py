@@ -68,7 +68,7 @@ class RowLayout(Protocol):
         ...
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
-        """Scopes, ends or names, and labels of rows in files."""
+        """Return scopes, ends or names, and labels of rows in files."""
         ...
 
 

@@ -24,7 +24,7 @@ SUBSTREAM: Final = "_substream"  #: the column that tells whose part a row is: a
 
 
 def exported(partials: DataFrame, shape: Mapping[str, Any], rule: Substreams) -> DataFrame:
-    """Partial rows as a table that people read.
+    """Return partial rows as a table that people read.
 
     Args:
         partials: with ``_scope``, ``_key``, the keys and the columns of all parts.

@@ -120,7 +120,7 @@ class Aggregation:
         return groups_of(folded.items(), self.rule), table.num_rows
 
     def merge(self, partials: DataFrame) -> DataFrame:
-        """Partial rows as one for each substream and key."""
+        """Merge partial rows into one for each substream and key."""
         return partials.groupBy("_scope", "_key", *map(named, self.plan.keys)).agg(*self.merging)
 
     def selected(self, spark: SparkSession, selections: Sequence[Selection]) -> DataFrame:

@@ -39,7 +39,7 @@ class RowTally:
     kept: int | None = None
 
     def listed(self) -> tuple[int | None, ...]:
-        """Its values, in their order. (`dataclasses.astuple` copies them one by one, for ten times as long.)"""
+        """Return the values, in their order. (`dataclasses.astuple` copies them one by one, for ten times as long.)"""
         return self.rows, self.xor, self.first, self.last, self.kept
 
     def __add__(self, more: RowTally) -> RowTally:

@@ -56,7 +56,7 @@ _REMEMBERED: Final = 100_000  #: ended substreams whose late rows are caught row
 
 @contextmanager
 def exchanging(spark: SparkSession, rows: int | None) -> Iterator[None]:
-    """Plan that are run inside exchange about so many rows; never in more partitions than the session says.
+    """Choose partitions for the exchanges of plans that run inside, by their rows; never more than the session's.
 
     Args:
         rows: that will cross an exchange; None: not known.
@@ -243,7 +243,7 @@ class ReleaseQuery:
         return replace(result, sent={segment: stands(entered), **result.sent}, received={segment: stands(left)})
 
     def reported(self, run: Run, epoch: int, spark: SparkSession) -> None:
-        """The tracker has taken a batch's report: its state may appear."""
+        """Let a batch's state appear once the tracker has taken its report."""
         for release in self._releases:
             release.reported(epoch, spark)
         for release in self._releases:
@@ -286,7 +286,7 @@ class ReleaseQuery:
         return Taken(groups, sum(rows[substream].rows for substream in late))
 
     def _certainly_ended(self, ends: EpochEnds) -> Set[Substream]:
-        """Substreams of which a batch's rows are late, as far as is known before the tracker has its report.
+        """Return substreams of which a batch's rows are late, as far as is known before the tracker has its report.
 
         Of a name that it may have forgotten nobody knows: it opens the name again, or announces the rows to be late,
         when it applies the report, which a repeated attempt makes later. Until then the rows are a part of the state.
@@ -303,11 +303,11 @@ class ReleaseQuery:
         self._inbox.sweep()
 
     def committed(self, epoch: int) -> None:
-        """Spark has committed an epoch."""
+        """Act on an epoch's commit by Spark."""
         self._inbox.committed(epoch)
 
     def close(self) -> None:
-        """The query has stopped: its thread ends."""
+        """End the thread of a query that has stopped."""
         self._beside.shutdown(wait=False)
 
     def state_size(self) -> StateSize:

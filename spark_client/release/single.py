@@ -54,7 +54,7 @@ class LateRows:
         self._counts = counts
 
     def rows(self, rows: DataFrame | None, partials: DataFrame, late: Mapping[Substream, RowTally], epoch: int) -> None:
-        """Rows whose substream is known to be over; None: no step has left any."""
+        """Set rows aside whose substream is known to be over; None: no step has left any."""
         if not self._counts:
             return
         table = None
@@ -66,7 +66,7 @@ class LateRows:
         self._quarantine.put(epoch, "row", table, partials, late)
 
     def aggregates(self, merged: DataFrame, late: Mapping[Substream, RowTally], epoch: int, has_rows: bool) -> None:
-        """Partial rows that came to be known as late only after their rows had been aggregated, or kept."""
+        """Set partial rows aside that came to be known as late only after their rows had been aggregated, or kept."""
         table = None
         if has_rows:
             plan = self._aggregation.plan
@@ -266,7 +266,7 @@ class SingleRelease:
         return revised
 
     def _marked(self, merged: DataFrame, as_of: int, marks: Mapping[str, object] | None = None) -> DataFrame:
-        """Merged partial rows with what is added to results."""
+        """Return merged partial rows with what is added to results."""
         every = {f"_{REVISION}": 0, f"_{FINAL}": True, f"_{AS_OF}": F.lit(as_of).cast("bigint"), **(marks or {})}
         unasked = {f"_{name}" for name in (REVISION, COMPLETENESS, FINAL, AS_OF) if name not in self.plan.added}
         columns = {name: F.lit(value) for name, value in every.items() if name not in unasked}
@@ -287,7 +287,7 @@ class SingleRelease:
             self.to.receipts.write(ends.receipts, ends.results, self.state, run, act, spark)
 
     def reported(self, epoch: int, spark: SparkSession) -> None:
-        """The tracker has taken a batch's report: its state may appear."""
+        """Let a batch's state appear once the tracker has taken its report."""
         state, released = self.state, self.aggregation
         state.compact(epoch, lambda found: released.merge(released.selected(spark, found)))
         self.publish(epoch, epoch)
@@ -308,7 +308,7 @@ class SingleRelease:
         self._results.published(epoch)
 
     def show_early(self, run: Run, epoch: int, spark: SparkSession) -> None:
-        """The batch's state is published: early results may be shown."""
+        """Show early results, once the batch's state is published."""
         if self._early is not None:
             self._early.write(run.query, epoch, spark)
 

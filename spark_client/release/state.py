@@ -242,14 +242,14 @@ class PartialState:
         return sum(part.rows[substream].rows for part in self._parts.values() for substream in part.live)
 
     def note_upstream(self, substream: Substream, segment: str, elements: int, in_flight: int) -> None:
-        """A substream has ended on a segment that leads here: noted until it has ended here, too."""
+        """Note that a substream has ended on a segment that leads here, until it has ended here, too."""
         if elements:
             self.upstream.setdefault(substream, {})[segment] = elements
         if in_flight:
             self.lost[substream] = self.lost.get(substream, 0) + in_flight
 
     def note_drained(self, substream: Substream, elements: int) -> None:
-        """A drain has closed a substream, and released so many elements of it: the rest of it may come later."""
+        """Note that a drain has closed a substream, and released so many elements of it: the rest may come later."""
         self.drained[substream] = self.drained.pop(substream, 0) + elements
         while len(self.drained) > _DRAINED:
             del self.drained[next(iter(self.drained))]

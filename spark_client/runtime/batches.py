@@ -54,7 +54,7 @@ def batch_in_hand() -> BatchInHand | None:
 
 @contextmanager
 def within(batch: BatchInHand) -> Iterator[None]:
-    """This thread processes a batch meanwhile."""
+    """Mark this thread as processing a batch meanwhile."""
     token = _in_hand.set(batch)
     try:
         yield

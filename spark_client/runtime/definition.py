@@ -53,7 +53,7 @@ class Definition:
         self.largest = Largest()
 
     def require_progress(self) -> None:
-        """The job has to announce its progress.
+        """Require that the job announces its progress.
 
         Raises:
             UsageError: it is defined already, without.
@@ -63,7 +63,7 @@ class Definition:
         self._rules["progress"] = True
 
     def require_idle(self, rule: str, silence: timedelta, front: str) -> None:
-        """The job has to wait no longer for a scope, or a front, that is silent while others go on.
+        """Require that the job waits no longer for a scope, or a front, that is silent while others go on.
 
         Args:
             rule: ``scope_idle_after`` or ``front_idle_after``.

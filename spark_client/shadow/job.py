@@ -134,7 +134,7 @@ class ShadowedJob:
         return found.where(late).withColumn("minutes_late", minutes).drop("_file", "_watermark")
 
     def _files(self, spark: SparkSession, source: int) -> DataFrame:
-        """Files, the batch in which each was read, and the watermark by which that batch dropped rows."""
+        """Return files, the batch in which each was read, and the watermark by which that batch dropped rows."""
         in_batch: dict[int, tuple[int, int]] = {}
         before: WatermarkBatch | None = None
         read: int | None = None

@@ -433,7 +433,7 @@ class WatermarkBatch:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> WatermarkBatch:
-        """From its fields, as `dataclasses.asdict` and JSON give them."""
+        """Make a batch from its fields, as `dataclasses.asdict` and JSON give them."""
         return cls(**{**fields, "offsets": tuple(fields["offsets"])})
 
 

@@ -44,7 +44,7 @@ def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool
 
 
 def _attributes(plan: object) -> list[str]:
-    """Name and numbers, as in ``ts#25``."""
+    """Return names with numbers, as in ``ts#25``."""
     return str(plan.output().mkString("\n")).split("\n")  # type: ignore[attr-defined]
 
 

@@ -70,14 +70,14 @@ def micros(time: Column, kind: str) -> Column:
 
 
 def moment(value: Column, kind: str) -> Column:
-    """Microseconds as the type that Spark's ``window`` gives to bounds of windows over such a time."""
+    """Convert microseconds to the type of bounds in Spark's ``window`` over such a time."""
     if kind == WALL:
         return _wall_epoch() + value * _microsecond()
     return F.timestamp_micros(value)
 
 
 def iso(value: int, kind: str) -> str:
-    """Microseconds in ISO 8601; with the zone, UTC, unless they are of a wall clock.
+    """Format microseconds by ISO 8601; with the zone, UTC, unless they are of a wall clock.
 
     >>> iso(1_356_998_400_000_000, "timestamp"), iso(-1, "timestamp_ntz"), iso(253_402_300_800_000_000, "date")
     ('2013-01-01T00:00:00Z', '1969-12-31T23:59:59.999999', '+10000-01-01T00:00:00Z')
@@ -116,7 +116,7 @@ def micros_in(text: str) -> int:
 
 
 def datetime_of(micros: int, kind: str = INSTANT) -> datetime | None:
-    """Microseconds since 1970 as a datetime: in UTC, or of a wall clock without a zone; None: it lies beyond its years.
+    """Convert microseconds since 1970 to a datetime: in UTC, or without a zone of a wall clock; None: out of range.
 
     >>> datetime_of(1_356_998_400_000_000, WALL)
     datetime.datetime(2013, 1, 1, 0, 0)
@@ -129,7 +129,7 @@ def datetime_of(micros: int, kind: str = INSTANT) -> datetime | None:
 
 
 def micros_of(value: datetime, kind: str = INSTANT) -> int:
-    """Microseconds since 1970 of a datetime.
+    """Return microseconds since 1970 of a datetime.
 
     Args:
         value: of an instant: with its zone, or in this process's local time, as PySpark gives timestamps; of a wall

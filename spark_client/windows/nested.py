@@ -114,7 +114,7 @@ class Level:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Level:
-        """From a channel's description."""
+        """Make a level from a channel's description."""
         cut = fields["calendar"]
         return cls(**{**fields, "calendar": None if cut is None else CalendarRule(**cut)})
 
