@@ -88,7 +88,7 @@ def split(contents: Contents, largest: Largest) -> Iterator[Contents]:
 def _ranges(
     contents: Contents, ordered: NDArray[np.int64], about: Mapping[int, Sequence[_About]], largest: Largest
 ) -> Iterator[tuple[int, int]]:
-    """Substreams that make a piece, from the first to the one after the last."""
+    """Yield ranges of substreams that make a piece, from the first to the one after the last."""
     number = len(contents.substreams)
     entries = np.bincount(ordered, minlength=number)
     sizes = np.fromiter(

@@ -402,12 +402,12 @@ class Accounts:
         return self.cells.cell(row, segment)[SENT]
 
     def in_flight(self, row: int, segment: int) -> int:
-        """Sent and not yet received; negative where the receiver's epoch was committed first."""
+        """Return how many were sent and not yet received; negative where the receiver's epoch was committed first."""
         _, sent, received, _ = self.cells.cell(row, segment)
         return sent - received
 
     def reason(self, row: int, segment: int) -> int:
-        """0, or the reason for which a row has ended on a segment."""
+        """Return the reason for which a row has ended on a segment, or 0."""
         return self.cells.reason(row, segment)
 
     def relaid(self, segments: int, reason: int, kept: Sequence[tuple[int, int]]) -> Rows:

@@ -128,11 +128,11 @@ class Cells:
         return sent
 
     def unbalanced(self, rows: Rows) -> Mask:
-        """For each row and segment, whether the accumulator is not balanced."""
+        """Return, for each row and segment, whether the accumulator is not balanced."""
         return do_not_balance(self._blocks[rows])
 
     def in_flight_each(self, rows: Rows) -> NDArray[np.int64]:
-        """For each row and segment, how many were sent and not received; negative if the reverse."""
+        """Return, for each row and segment, how many were sent and not received; negative if the reverse."""
         return flight_of(self._blocks[rows])
 
     def reasons(self, rows: Rows, segments: Rows) -> NDArray[np.uint8]:
@@ -140,7 +140,7 @@ class Cells:
         return self._ended[rows, segments]
 
     def reason(self, row: int, segment: int) -> int:
-        """0, or the reason for which a row has ended on a segment."""
+        """Return the reason for which a row has ended on a segment, or 0."""
         return self._ended.item(row, segment)
 
     def has_ended(self, rows: Rows) -> Mask:
@@ -268,7 +268,7 @@ class Cells:
         self._surplus += surplus
 
     def put(self, rows: Rows, segments: Rows, words: U8) -> None:
-        """Cells as another layout, or another graph, had them."""
+        """Put cells as another layout, or another graph, had them."""
         places = self.places(rows, segments)  # which may make room in `words`
         self.words[places] = words
 
@@ -296,7 +296,7 @@ class Cells:
     # ------------------------------------------------------------ reading
 
     def unbalanced_segments(self, rows: Rows) -> Mask:
-        """For each segment, whether any of some rows does not balance there and has not ended there."""
+        """Return, for each segment, whether any of some rows neither balances nor has ended there."""
         found = np.zeros(self.segments, np.bool_)
         for part in self.parts(rows):
             found |= np.logical_or.reduce(self.unbalanced(part) & ~self.has_ended(part), axis=0)
@@ -311,7 +311,7 @@ class Cells:
         return {mark - 1 for mark in used if mark}
 
     def parts(self, rows: Rows) -> Iterator[Rows]:
-        """Rows, so many at a time as matrices of rows and segments are made of."""
+        """Yield rows, so many at a time as matrices of rows and segments are made of."""
         step = max(1, AT_ONCE // self.segments)
         for start in range(0, len(rows), step):
             yield rows[start : start + step]

@@ -163,7 +163,7 @@ class Waiting:
         return found
 
     def exceeded(self) -> list[tuple[int, int, int]]:
-        """News of (row, segment, number expected), in evaluation order, where more was sent than expected."""
+        """Return new (row, segment, number expected), in evaluation order, where more was sent than expected."""
         if not self.counted:
             return []
         accounts = self._accounts
@@ -195,8 +195,10 @@ class Waiting:
         return [id_ for id_, closes in self.closes.items() if names <= closes.keys()]
 
     def met_by_all(self) -> list[tuple[int, int]]:
-        """(row, segment) of what every unfinished front that feeds the segment expects, if there is such a front, and
-        was sent."""
+        """Return (row, segment) where what all unfinished fronts that feed the segment expect was sent.
+
+        There is none where no such front is left.
+        """
         found = []
         for row in self.counted_rows().tolist():
             id_ = self._accounts.id_of(row)
@@ -277,7 +279,7 @@ class ClosedSet:
         return list(range(len(self._fronts.groups))) if front == SOLE_OWNER else self._fronts.by_name[front].groups
 
     def closed_on(self, rows: Rows) -> NDArray[np.bool_]:
-        """For each row and segment, whether it is closed."""
+        """Return, for each row and segment, whether it is closed."""
         closed: NDArray[np.bool_] = self.closed_groups_of(rows)[:, self._fronts.group_of]
         return closed
 
@@ -286,7 +288,7 @@ class ClosedSet:
         return None if len(self._times) == 1 else self.closed_on(rows)
 
     def closed_groups_of(self, rows: Rows) -> NDArray[np.bool_]:
-        """For each row and group, whether it is closed."""
+        """Return, for each row and group, whether it is closed."""
         if len(self._times) == 1:
             one: NDArray[np.bool_] = (self._accounts.flags[rows] & CLOSED).astype(np.bool_).reshape(-1, 1)
             return one
@@ -326,7 +328,7 @@ class ClosedSet:
     # ------------------------------------------------------------ substreams come and go
 
     def join(self, rows: Rows) -> None:
-        """Rows have come to be known, which the fronts have not closed for all groups."""
+        """Add rows that have come to be known, which the fronts have not closed for all groups."""
         if len(self._times) > 1:
             self._make_room()
             self._several[rows] = False
@@ -355,7 +357,7 @@ class ClosedSet:
     # ------------------------------------------------------------ promises
 
     def close(self, row: int, front: str) -> None:
-        """A front (or the sole owner) closes a known row by name."""
+        """Close a known row by name, for a front or the sole owner."""
         accounts = self._accounts
         if accounts.flags[row] & ENDED:
             return
@@ -380,7 +382,7 @@ class ClosedSet:
         return not (self.waiting.drains and self.waiting.cut_short(row, segment))
 
     def reopen(self, row: int, front: str) -> None:
-        """A close by name is taken back."""
+        """Take a close by name back."""
         id_ = self._accounts.id_of(row)
         if front == SOLE_OWNER:
             if id_ not in self.waiting.given_up:
@@ -408,7 +410,7 @@ class ClosedSet:
         return changed
 
     def look_at(self, rows: Iterable[int]) -> None:
-        """Elements of rows of which some are expected were added or taken out, or other numbers stand."""
+        """Look again at expected rows of which elements were added or taken out, or other numbers stand."""
         for row in rows:
             if not self._accounts.flags[row] & ENDED:
                 self._review(row)
@@ -474,7 +476,7 @@ class ClosedSet:
         self._accounts.life.unmark(rows, STALLED)
 
     def raise_frontier(self, front: Front, scope: str | None, time: int) -> None:
-        """A front has promised a frontier, for a scope or for every one."""
+        """Raise a front's promised frontier, for a scope or for every one."""
         before, after = self._fronts.promise(front, scope, time)
         if after <= before:
             return
@@ -485,7 +487,7 @@ class ClosedSet:
                 self._times[place].rise_named(before, after)
 
     def commit_frontier(self, front: Front, scope: str | None, time: int) -> None:
-        """Nobody can take that back any more."""
+        """Commit a frontier: nobody can take that back any more."""
         front.committed[scope] = max(time, front.committed.get(scope, UNSET))
         for place in front.groups:
             self._fronts.groups[place].raise_committed([scope])
@@ -502,7 +504,7 @@ class ClosedSet:
             self._mark(rows, place, True)
 
     def finish(self, front: Front) -> None:
-        """A front has finished."""
+        """Finish a front."""
         if front.finished:
             return
         front.finished = True
@@ -517,19 +519,19 @@ class ClosedSet:
         self._review_named()
 
     def commit_finish(self, front: Front) -> None:
-        """Nobody can take that back any more."""
+        """Commit a front's finish: nobody can take that back any more."""
         if not front.finish_committed:
             front.finish_committed = True
             for place in front.groups:
                 self._fronts.groups[place].raise_committed([None])
 
     def _close_all(self, place: int) -> None:
-        """All fronts of a group have finished: the untimed ones are closed, too, which stand in no index."""
+        """Close what is left of a group whose fronts have all finished: untimed rows, too, which stand in no index."""
         self._all_finished[place] = True
         self._close(self._accounts.open_rows(), place)
 
     def fronts_changed(self) -> None:
-        """Fronts have finished, turned idle or awake, or had promises withdrawn: look at everything again."""
+        """Look at everything again: fronts have finished, turned idle or awake, or had promises withdrawn."""
         self._fronts.changed()
         self._fronts.raise_committed()
         for place, group in enumerate(self._fronts.groups):
@@ -560,7 +562,7 @@ class ClosedSet:
         return rows, self.closed_on(rows)
 
     def regroup(self, before: tuple[Rows, NDArray[np.bool_]] | None = None) -> None:
-        """Fronts have come or gone, or feed other segments, and their groups are others: find everything again.
+        """Find everything again: fronts have come or gone, or feed other segments, and their groups are others.
 
         Args:
             before: what `closed_now` gave before that; None: nothing is news.

@@ -333,7 +333,7 @@ def load_pledge(fields: list[Any], rows_of: RowsOf) -> Pledge:
 
 
 def dump_accounts(accounts: Accounts) -> Values:
-    """In the order of their ids. The cells' columns are their layout's."""
+    """Return the accounts in the order of their ids. The cells' columns are their layout's."""
     rows = accounts.in_use(0)
     rows = rows[np.argsort(accounts.ids_of(rows), kind="stable")]
     return {
@@ -460,7 +460,7 @@ def _origin(value: Any) -> Any:
 
 
 def dump_closes(closing: ClosedSet, provisional: Provisional) -> list[Any]:
-    """By id, the fronts that closed it by name; of the sole owner's closes only those that can be taken back."""
+    """Return, by id, the fronts that closed it by name; of the sole owner's closes only those to be taken back."""
     closes: dict[int, list[Any]] = {
         id_: [(front, _by(provisional.closes.get(id_, {}).get(front, ()))) for front in fronts]
         for id_, fronts in closing.waiting.closes.items()
@@ -476,7 +476,7 @@ def _by(origins: Iterable[Origin]) -> list[Origin | None]:
 
 
 def load_closes(job: Job, values: list[Any]) -> None:
-    """Once the flags, the fronts and the expectations are in place."""
+    """Load closes by name, once the flags, the fronts and the expectations are in place."""
     for id_, closes in values:
         for front, by in closes:
             if front != SOLE_OWNER:

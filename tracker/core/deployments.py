@@ -139,7 +139,7 @@ def uncommitted(job: Job) -> list[str]:
 
 
 def unbalanced(job: Job) -> NDArray[np.bool_]:
-    """For each segment, whether an open substream does not balance there; of no segment of state."""
+    """Return, for each segment, whether an open substream does not balance there; of no segment of state."""
     open_rows = job.accounts.open_rows()
     found = job.accounts.cells.unbalanced_segments(open_rows)
     found[[job.graph.number[name] for name in job.spec.state_segments]] = False
@@ -313,7 +313,7 @@ def _clear_the_way(job: Job) -> None:
 
 
 def _start_afresh(job: Job, graph: Graph) -> None:
-    """A new deployment of a drained job."""
+    """Start a new deployment of a drained job."""
     _change_graph(job, graph)
     job.incarnation += 1
     _fence_all(job)
@@ -322,7 +322,7 @@ def _start_afresh(job: Job, graph: Graph) -> None:
 
 
 def _fence_all(job: Job) -> None:
-    """No run of a deployment that was drained reports any more."""
+    """Fence every run of a deployment that was drained: none reports any more."""
     for producer in job.producers.values():
         producer.fence()
         for number in list(producer.staged):  # without entries or promises, or it would not have been drained
@@ -335,7 +335,7 @@ def _change_graph(job: Job, graph: Graph) -> None:
 
 
 def _take_over(job: Job, old_spec: Spec, graph: Graph) -> None:
-    """A new deployment that goes on with what the job has."""
+    """Start a new deployment that goes on with what the job has."""
     accounts, old_graph = job.accounts, job.graph
     another_graph = graph != old_graph
     if not another_graph and (job.spec.ordering, job.spec.progress) != (old_spec.ordering, old_spec.progress):
@@ -394,7 +394,7 @@ def _change_fronts(job: Job, old_fed: dict[str, frozenset[str]], graph: Graph) -
 
 
 def _renew_ends(job: Job) -> None:
-    """After a change of graph or rules; the progress that was announced for each segment stays announced."""
+    """Renew ends after a change of graph or rules; the progress announced for each segment stays announced."""
     advanced = job.ends.advanced
     job.ends = job.new_ends()
     job.ends.advanced = advanced

@@ -210,7 +210,7 @@ class Expectations:
             self._announced[id_] = {kept[on]: number for on, number in announced.items() if on in kept}
 
     def forget(self, ids: Iterable[int]) -> None:
-        """Substreams are forgotten."""
+        """Forget what was expected of substreams that are forgotten."""
         for id_ in ids:
             numbers = self._numbers.pop(id_, None)
             if numbers is not None:

@@ -72,19 +72,19 @@ class Graph:
         return np.stack([self.downstream(number) for number in range(len(self.names))], axis=1)
 
     def downstream(self, number: int) -> NDArray[np.bool_]:
-        """For each segment, whether it is the given one or can be reached from it."""
+        """Return, for each segment, whether it is the given one or can be reached from there."""
         bits = np.unpackbits(self._downstream[number], count=len(self.names), bitorder="little")
         return bits.view(np.bool_)
 
     def reached(self, numbers: Iterable[int]) -> NDArray[np.bool_]:
-        """For each segment, whether it is one of some segments or can be reached from one."""
+        """Return, for each segment, whether it is one of some segments or can be reached from one."""
         reached = np.zeros(len(self.names), np.bool_)
         for number in numbers:
             reached |= self.downstream(number)
         return reached
 
     def _reached_from(self, names: list[str]) -> NDArray[np.bool_]:
-        """For each segment, from which ones it can be reached, itself among them; both numbered as in `names`."""
+        """Return, for each segment, those from which it can be reached, itself too; both numbered as in `names`."""
         number = {name: i for i, name in enumerate(names)}
         reached = np.eye(len(names), dtype=np.bool_)
         for name, feeds in self.feeds.items():

@@ -259,7 +259,7 @@ class Job:
     # ------------------------------------------------------------ promises
 
     def claim(self, producer: Producer, promises: Iterable[Promise]) -> None:
-        """The producer owns the fronts of its accepted promises; those that were idle are waited for again."""
+        """Make the producer own the fronts of its accepted promises; those that were idle are waited for again."""
         fronts = [self.fronts.by_name[promise.front] for promise in promises if promise.front]
         self.wake(fronts)
         for front in fronts:
@@ -275,13 +275,15 @@ class Job:
                 self.announce(FrontIdle(front.name, False))
 
     def contacted(self, producer: Producer) -> None:
-        """A producer has reported or promised: its idle fronts become active before that takes effect."""
+        """Note that a producer has reported or promised: its idle fronts become active before that takes effect."""
         producer.last_contact = self.now
         self.wake(front for front in self.fronts if front.owner == producer.name)
 
     def wake(self, fronts: Iterable[Front]) -> None:
-        """Fronts have reported: those that were idle are waited for again. Not before the next deployment, after a
-        hand-over: it goes on with the fronts as they are."""
+        """Wait again for fronts that have reported and were idle.
+
+        Not between a hand-over and the next deployment, which goes on with the fronts as they are.
+        """
         if self.drain.handed_over:
             return
         resumed = False
@@ -500,7 +502,7 @@ def _open_in_groups(
 
 
 def _announce_late(job: Job, producer: Producer, late: Entries) -> None:
-    """One event for each substream and segment, in order of first mention."""
+    """Announce one event for each substream and segment, in order of first mention."""
     accounts = job.accounts
     sums: dict[tuple[int, int], list[int]] = {}
     for row, segment, sent, received in zip(

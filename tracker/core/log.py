@@ -288,7 +288,7 @@ class EventLog:
             self._events.extend(zip(*map(repeat, same), *own, strict=False))
 
     def start(self, after_seq: int, wanted: EventFilter, own: bool) -> int:
-        """After which event a reader begins who misses nothing that it asks for.
+        """Return the event after which a reader begins who misses nothing that it asks for.
 
         Args:
             after_seq: the reader's position; 0: after the last that is not kept any more, unless it is its own.
@@ -314,7 +314,7 @@ class EventLog:
     def read(
         self, after_seq: int, up_to_seq: int, limit: int, wanted: EventFilter = EVERYTHING, own: bool = False
     ) -> tuple[list[Event], int]:
-        """At most `limit` events after `after_seq`, up to `up_to_seq` (0: the last), and the seq last looked at.
+        """Return at most `limit` events after `after_seq`, up to `up_to_seq` (0: the last), and the seq last looked at.
 
         Kept events that a filter does not let through are among them; no event that it lets through is missing.
 

@@ -296,7 +296,7 @@ class Producer:
         self.settled = False
 
     def fence(self) -> None:
-        """Every later message of the current run is refused."""
+        """Refuse every later message of the current run."""
         if self.run is not None:
             self.past.add(self.run)
             self.run = None

@@ -94,13 +94,13 @@ class Provisional:
             self.keep_numbers(id_, key, [*given, (origin, pledge.elements)])
 
     def keep_close(self, id_: int, front: str, origins: set[Origin]) -> None:
-        """These epochs, too, have closed a substream for a front."""
+        """Note that these epochs, too, have closed a substream for a front."""
         self.closes.setdefault(id_, {}).setdefault(front, set()).update(origins)
         for origin in origins:
             self._ids.setdefault(origin, {})[id_] = None
 
     def keep_numbers(self, id_: int, key: Key, given: list[tuple[Origin | None, int]]) -> None:
-        """These are the numbers of which the last stands, as far as any can be taken back."""
+        """Note the numbers of which the last stands, as far as any can be taken back."""
         # Numbers before a committed one will never stand again.
         last = max((at for at, (by, _) in enumerate(given) if by is COMMITTED), default=0)
         given = given[last:]

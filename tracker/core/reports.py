@@ -239,7 +239,7 @@ def _check_manifest(producer: Producer, command: Commit) -> list[StagedReport] |
 
 
 def _check_nothing_later_staged(job: Job, producer: Producer, command: Commit, keep: list[StagedReport] | None) -> None:
-    """A driver's promise must not overtake what is staged after the epoch that it commits."""
+    """Refuse a driver's promise that overtakes what is staged after the epoch that it commits."""
     reach = producer.committed if command.epoch is None else max(command.epoch, producer.committed)
     later = sorted(number for number in producer.staged if number > reach)
     if not later:
@@ -430,7 +430,7 @@ def _look_at(job: Job, rows: list[int]) -> bool:
 def _check_promise(
     job: Job, producer: Producer, promise: Promise, report: Report | None = None, resolved: Resolved | None = None
 ) -> None:
-    """A promise's front, its owner, and the end time of what it closes."""
+    """Check a promise's front, its owner, and the end time of what it closes."""
     if promise.front:
         front = job.fronts.find(promise.front)
         if front.owner is not None and front.owner != producer.name:
@@ -527,7 +527,7 @@ def _pledge_of(job: Job, promise: Promise, rows: Rows) -> Pledge:
 
 
 def finish_front(job: Job, name: str) -> None:
-    """An operator finishes a front whose owner will never report again."""
+    """Finish a front, for an operator, whose owner will never report again."""
     front = check_finish_front(job, name)
     job.wake([front])
     job.break_silence(front)

@@ -134,7 +134,7 @@ class SparseCells(Cells):
         return blocks * BLOCK + segments % BLOCK
 
     def _add_blocks(self, rows: Rows, groups: Rows) -> Rows:
-        """New blocks for distinct (row, group) pairs, in the order of their rows."""
+        """Add new blocks for distinct (row, group) pairs, in the order of their rows."""
         blocks, top = self._block_pool.allocate(len(rows))
         if top * BLOCK > len(self.words):
             room = max(top, len(self.words) // BLOCK * 3 // 2) * BLOCK
@@ -149,7 +149,7 @@ class SparseCells(Cells):
         return blocks
 
     def _add_directories(self, rows: Rows) -> None:
-        """Directories for rows that had one block."""
+        """Add directories for rows that had one block."""
         places, top = self._directory_pool.allocate(len(rows))
         if top > len(self._directories):
             self._directories = extended(self._directories, max(top, len(self._directories) * 3 // 2))
@@ -188,7 +188,7 @@ class SparseCells(Cells):
         return flight
 
     def _unbalanced_pairs(self, rows: Rows) -> tuple[Rows, Rows]:
-        """(place in `rows`, segment) of what does not balance."""
+        """Return (place in `rows`, segment) of what does not balance."""
         index, groups, blocks = self._blocks_of(rows)
         at, segments = do_not_balance(self.words.reshape(-1, BLOCK, 4)[blocks]).nonzero()
         return index[at], groups[at] * BLOCK + segments

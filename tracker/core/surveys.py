@@ -106,7 +106,7 @@ class Surveyor:
 
 
 def found(job: Job, wanted: Wanted, limit: int, after: int) -> Found:
-    """Some open substreams that are wanted, by creation; and where to go on.
+    """Return some open substreams that are wanted, by creation; and where to go on.
 
     At most `STEP` ids are looked at, so there may be none among them although there are some later on.
 
@@ -230,14 +230,14 @@ def standing(job: Job, rows: Rows, staged: Mask) -> Standing:
 
 
 def staged_rows(job: Job) -> Mask:
-    """By row, whether an epoch that is not committed has something of it. Costs as much as is staged."""
+    """Return, by row, whether an epoch that is not committed has something of it. Costs as much as is staged."""
     found = np.zeros(len(job.accounts.flags), np.bool_)
     found[job.staged_rows()] = True
     return found
 
 
 def _open_groups(job: Job, rows: Rows) -> Mask:
-    """For each row and group of segments, whether fronts have not closed it where it has not ended."""
+    """Return, for each row and group of segments, whether fronts have not closed it where it has not ended."""
     groups, group_of = len(job.fronts.groups), np.array(job.fronts.group_of)
     waits: Mask = ~job.closing.closed_groups_of(rows)
     waits[job.accounts.life.are(rows, SOLE)] = False
@@ -251,7 +251,7 @@ def _open_groups(job: Job, rows: Rows) -> Mask:
 
 
 def _fronts(job: Job, rows: Rows, waits: Mask) -> dict[str, Mask]:
-    """By front, which rows wait for it."""
+    """Return, by front, which rows wait for it."""
     accounts, waiting = job.accounts, job.closing.waiting
     found: dict[str, Mask] = {}
 

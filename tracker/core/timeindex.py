@@ -29,7 +29,7 @@ def _key(end_time: int, substream_id: int) -> int:
 
 
 def _last_key(time: int) -> int:
-    """Above the keys of all end times up to `time`, below all later ones."""
+    """Return a key above those of all end times up to `time`, below all later ones."""
     return ((time + _BIAS) << _ID_BITS) | _ID_MASK
 
 
@@ -177,13 +177,13 @@ class TimeIndex:
         self._passed(self._rows(passed))
 
     def rise_named(self, before: int, after: int) -> None:
-        """A front's time for every scope has grown: look at what is watched."""
+        """Look at what is watched after a front's time for every scope has grown."""
         for each in self._scopes.values():
             if each.by_name:
                 self._reach(each, before, after)
 
     def _reach(self, scope: _Scope, before: int, after: int) -> None:
-        """One front's time for a scope has grown."""
+        """Look at what one front's time for a scope, which has grown, has reached."""
         self._apply(scope, self._group.watermark(scope.name))
         if scope.by_name:
             start, stop = bisect_right(scope.by_name, _last_key(before)), bisect_right(scope.by_name, _last_key(after))
@@ -221,7 +221,7 @@ class TimeIndex:
         return []
 
     def look_anew(self) -> None:
-        """Fronts have finished, turned idle or awake, or had promises withdrawn."""
+        """Look again: fronts have finished, turned idle or awake, or had promises withdrawn."""
         self._lowest.clear()
         for number, scope in self._scopes.items():
             self._apply(scope, self._group.watermark(scope.name))

@@ -71,8 +71,10 @@ def _has_staged(job: Job, front: Front) -> bool:
 
 
 def _idle_after(job: Job) -> int | None:
-    """After how long a silent front turns idle (ns). Never in a hand-over: all fall silent, and the next deployment
-    goes on."""
+    """Return after how long a silent front turns idle (ns).
+
+    Never in a hand-over: all fall silent, and the next deployment goes on.
+    """
     return None if job.drain.hands_over else job.spec.idle_after
 
 
@@ -93,13 +95,13 @@ def _turn_idle(job: Job) -> None:
 
 
 def restart_timers(job: Job) -> None:
-    """Nobody could report meanwhile, since the state was rebuilt or handed over: idle timers start again."""
+    """Start idle timers again: nobody could report while the state was rebuilt or handed over."""
     for front in job.fronts:
         front.last_contact = job.now
 
 
 def resume(job: Job) -> None:
-    """A hand-over is cancelled, or the next deployment takes over: what was owed could not come meanwhile."""
+    """Go on after a cancelled hand-over, or with the next deployment: what was owed could not come meanwhile."""
     open_rows = job.accounts.open_rows()
     job.accounts.changed[open_rows] = job.now
     job.accounts.life.unmark(open_rows, STALLED)
@@ -216,7 +218,7 @@ def _announce_stalls(job: Job, rows: Rows) -> None:
 
 
 def _forget(job: Job, until: int) -> None:
-    """Retention: drop events, and substreams that ended or were only named, that are not younger than `until`.
+    """Drop events, and substreams that ended or were only named, that are not younger than `until`: the retention.
 
     A substream that a staged epoch refers to stays. One that has ended leaves a tombstone, unless the committed
     watermark already shows it.

@@ -39,7 +39,7 @@ def _joined(runs: Sequence[_Run]) -> _Run:
 
 
 def _hashes(substreams: Iterable[tuple[str, str]]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """96 bits for each (scope, name), the same in every process."""
+    """Return 96 bits for each (scope, name), the same in every process."""
     digests = bytearray()
     for scope, name in substreams:
         prefix = scope.encode()
@@ -139,6 +139,6 @@ class Tombstones:
         return _joined(self._runs or [_Run(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))])
 
     def put(self, high: NDArray[np.uint64], low: NDArray[np.uint32], second: NDArray[np.uint32]) -> None:
-        """The columns that `all` gave."""
+        """Put back the columns that `all` gave."""
         if len(high):
             self._push(_Run(high, low, second))

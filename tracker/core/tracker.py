@@ -154,7 +154,7 @@ class Tracker:
         _for_each("Recovered", list(self._jobs), recover)
 
     def _tick(self, command: Tick, now: int) -> None:
-        """Time passes for one job or for all; a fault in one must not stop time for the others."""
+        """Let time pass for one job or for all; a fault in one must not stop time for the others."""
         _for_each("Tick", [command.job] if command.job else self.timed(), lambda name: self._tick_job(name, now))
 
     def _tick_job(self, name: str, now: int) -> None:

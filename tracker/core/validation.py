@@ -38,7 +38,7 @@ def check_name(kind: str, name: str) -> None:
 
 
 def check_names(kind: str, names: Iterable[str]) -> None:
-    """The same for several."""
+    """Check several names as `check_name` does one."""
     for name in names:
         check_name(kind, name)
 
@@ -264,7 +264,7 @@ def _check_shape(report: Report) -> None:
 
 
 def check_promises(promises: Sequence[Promise]) -> None:
-    """The names in promises."""
+    """Check the names in promises."""
     for promise in promises:
         if isinstance(promise, Frontier) and promise.scope is not None:
             check_scope(promise.scope)

@@ -268,7 +268,7 @@ class JobView:
         own: bool = False,
         subscription: str = "",
     ) -> tuple[list[Event], int]:
-        """Kept events after a seq, in order, and the seq that was last looked at.
+        """Return kept events after a seq, in order, and the seq that was last looked at.
 
         The filter is not applied: it only decides which missing events matter.
 

@@ -92,7 +92,7 @@ class Example:
                 self.failed = error
 
     def _deployment(self) -> None:
-        """One deployment, until it is drained."""
+        """Run one deployment, until it is drained."""
         self._deployments += 1
         self._client.define_job(
             JobSpec(
@@ -137,7 +137,7 @@ class _Steps:
         self._to_deliver: list[_Element] = []
 
     def step(self, now: float, selling: bool) -> None:
-        """Half a second of the job.
+        """Play half a second of the job.
 
         Args:
             now: seconds since 1970.
@@ -178,7 +178,7 @@ class _Steps:
         self._on_the_way.append(element)
 
     def _check(self, now: float) -> None:
-        """The checker takes orders, and sends parcels, or what has to be tried again."""
+        """Let the checker take orders, and send parcels, or what has to be tried again."""
         report = self._producers["checker"].epoch()
         for element in list(self._due(now, ("orders", "retries"))):
             again = self._random.random() < 0.2
@@ -187,7 +187,7 @@ class _Steps:
         report.report(commit=True)
 
     def _deliver(self, now: float) -> None:
-        """The courier takes parcels, and commits every few steps. One parcel now and then is lost on the way."""
+        """Let the courier take parcels, and commit every few steps. One parcel now and then is lost on the way."""
         courier = self._producers["courier"]
         taken = [element for element in self._due(now, ("parcels",)) if not self._loses(element)]
         if self._delivering is None:

@@ -113,7 +113,7 @@ _EVENTS: Final = 50
 
 
 def written(value: Any) -> str:
-    """JSON on one line, for an answer or an event of a stream."""
+    """Return JSON on one line, for an answer or an event of a stream."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -132,7 +132,7 @@ class Feed:
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """While any reader is in this context, the job is read."""
+        """Read the job while any reader is in this context."""
         self.readers += 1
         if self.readers == 1:
             self._refused = None

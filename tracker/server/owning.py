@@ -151,19 +151,19 @@ class Readiness:
         return self._reason == _STANDBY
 
     def recovering(self) -> None:
-        """The server has the journal, and recovers its state."""
+        """Note that the server has the journal, and recovers its state."""
         self._reason = RECOVERING
 
     def serving(self) -> None:
-        """The server accepts calls from now on."""
+        """Note that the server accepts calls from now on."""
         self._reason = ""
 
     def stopping(self) -> None:
-        """The server accepts no new calls from now on."""
+        """Note that the server accepts no new calls from now on."""
         self._reason = "the server is stopping"
 
     def journal_works(self, works: bool) -> None:
-        """The journal fails, or works again."""
+        """Note that the journal fails, or works again."""
         self._journal_works = works
 
     def missing(self) -> str:

@@ -439,7 +439,7 @@ class ShardedClient:
         return ShardedWatch(watches, state, lambda: shards[0][0].job(shards[0][1]).spec)
 
     def subscribe(self, job: str, name: str, **_: object) -> NoReturn:
-        """Refuses: over several servers, each shard would have a position of its own.
+        """Refuse: over several servers, each shard would have a position of its own.
 
         Raises:
             TrackerError: ``NOT_SHARDED``, always.

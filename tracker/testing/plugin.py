@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def local_tracker(request: pytest.FixtureRequest) -> Iterator[LocalTracker]:
-    """A tracker of the test's own, in this process; if the test also asks for `tracker_clock`, with that time."""
+    """Yield a tracker of the test's own, in this process; if the test also asks for `tracker_clock`, with that time."""
     from tracker.testing.local import LocalTracker
 
     clock = request.getfixturevalue("tracker_clock") if "tracker_clock" in request.fixturenames else None
@@ -32,7 +32,7 @@ def local_tracker(request: pytest.FixtureRequest) -> Iterator[LocalTracker]:
 
 @pytest.fixture
 def tracker_clock() -> ManualClock:
-    """The time of the test's `local_tracker`, which stands still until the test advances it."""
+    """Return the time of the test's `local_tracker`, which stands still until the test advances it."""
     from tracker.testing.clock import ManualClock
 
     return ManualClock()
