@@ -89,7 +89,7 @@ def _substreams(said: str) -> int:
 
 
 def _up_to(substreams: int) -> list[int]:
-    """A thousand, ten thousand, … and in the end so many, to the thousand."""
+    """Return a thousand, ten thousand, … and in the end so many, to the thousand."""
     sizes = [1_000]
     while sizes[-1] * 10 < substreams:
         sizes.append(sizes[-1] * 10)

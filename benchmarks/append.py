@@ -22,7 +22,7 @@ _WARM_UP: Final = 20
 
 
 def measure(journal: str, directory: Path, runs: int, rounds: int) -> Iterator[Figure]:
-    """Median and 99th percentile.
+    """Measure median and 99th percentile.
 
     Args:
         journal: as `tracker serve --journal` takes it.

@@ -46,7 +46,7 @@ def measure(substreams: int, sizes: list[int], runs: int) -> Iterator[Figure]:
 
 
 def _opened(tracker: Tracker, substreams: int) -> NDArray[np.uint64]:
-    """The ids of substreams newly opened in a new job."""
+    """Open substreams in a new job, and return their ids."""
     tracker.apply(DefineJob(Spec(JOB, "d1", ((SEGMENT, ()),), fronts=(FRONT,))), _NOW)
     for producer in ("opener", "sender"):
         tracker.apply(OpenProducer(JOB, producer, "r1"), _NOW)
@@ -117,7 +117,7 @@ def _run(tracker: Tracker, order: Passes, ids: NDArray[np.uint64] | None, epochs
 
 
 def _floor_by_id(order: Passes) -> float:
-    """The least that a tracker must do: one column, one operation, each row once."""
+    """Measure the least that a tracker must do: one column, one operation, each row once."""
     accounts = np.zeros(order.substreams, np.uint64)
     spent = folded = 0
     for places in order.places():

@@ -44,7 +44,7 @@ class Figure:
         return median(self.runs) / median(self.floor)
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return {
             "what": self.what,
             "unit": self.unit,
@@ -64,14 +64,14 @@ HEADER: Final = ["WHAT", "MEDIAN", "LEAST", "MOST", "FLOOR", "OF FLOOR", "THE FL
 
 
 def row(figure: Figure) -> list[str]:
-    """A figure under the `HEADER`."""
+    """Return a figure under the `HEADER`."""
     values = [median(figure.runs), min(figure.runs), max(figure.runs), median(figure.floor)]
     shown = [written(value, figure.unit) for value in values]
     return [figure.what, *shown, f"{figure.ratio:.2f}", figure.floor_is, figure.note]
 
 
 def written(value: float, unit: Unit) -> str:
-    """A value with its unit, to three digits, in the largest unit of which it is at least one.
+    """Return a value with its unit, to three digits, in the largest unit of which it is at least one.
 
     >>> written(0.0068, "s"), written(0.00012, "s"), written(5.01e-6, "s"), written(0.0, "s")
     ('6.8 ms', '120 µs', '5.01 µs', '0 ns')

@@ -99,7 +99,7 @@ def _measure(entries: int, runs: int, seconds: float) -> Iterator[Figure]:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=2.0)

@@ -91,7 +91,7 @@ class _Job:
         self._next = size
 
     def turn(self, turns: int) -> _Costs:
-        """A thousand open, a thousand are reported on, a thousand end; so many times, and one that is not counted."""
+        """Open a thousand, report on a thousand, end a thousand; so many times, and one that is not counted."""
         costs = _Costs()
         rng = np.random.default_rng(0)
         for turn in range(turns + 1):
@@ -142,7 +142,7 @@ class _Job:
         return spent
 
     def _entries(self, **named: object) -> Report:
-        """A thousand entries: an element each, sent and received."""
+        """Return a thousand entries: an element each, sent and received."""
         ones = np.ones(_AT_ONCE, np.uint32)
         return Report(
             job=JOB,

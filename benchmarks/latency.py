@@ -22,7 +22,7 @@ _WARM_UP: Final = 50
 
 
 def measure(journal: str, runs: int, rounds: int) -> Iterator[Figure]:
-    """Median and 99th percentile, over the stubs and over the client.
+    """Measure median and 99th percentile, over the stubs and over the client.
 
     Args:
         journal: as `tracker serve --journal` takes it.

@@ -11,7 +11,7 @@ from tracker.load.servers import Server, server_process
 
 @contextmanager
 def tracker(journal: str, *options: str) -> Iterator[Server]:
-    """A tracker of its own, stopped at the end.
+    """Run a tracker of its own, stopped at the end.
 
     Args:
         journal: as `tracker serve --journal` takes it.
@@ -24,7 +24,7 @@ def tracker(journal: str, *options: str) -> Iterator[Server]:
 
 @contextmanager
 def relay(server: str) -> Iterator[Server]:
-    """A relay to the tracker at an address."""
+    """Run a relay to the tracker at an address."""
     with (
         tempfile.TemporaryDirectory() as directory,
         server_process(

@@ -164,7 +164,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _protection(directory: Path) -> tuple[list[str], dict[str, str]]:
-    """A certificate and a token: the server's options, and its clients' environment."""
+    """Make a certificate and a token: the server's options, and its clients' environment."""
     cert, key, tokens, token_file = (directory / name for name in ("tls.crt", "tls.key", "tokens.toml", "token"))
     command = [
         "openssl",

@@ -79,7 +79,7 @@ def in_the_core(substreams: int, turns: int) -> Iterator[Figure]:
 def _timed(
     where: str, calls: dict[str, dict[str, Callable[[], object]]], turns: int, substreams: int, clock: Callable[[], int]
 ) -> Iterator[Figure]:
-    """Each call on both jobs in turns.
+    """Time each call on both jobs in turns.
 
     Args:
         where: the calls are made.
@@ -100,7 +100,7 @@ def _timed(
 
 
 def _open(core: Tracker, job: str, size: int) -> None:
-    """A job with so many open substreams, each with an element in flight and more to come."""
+    """Open so many substreams of a job, each with an element in flight and more to come."""
     core.apply(DefineJob(_spec(job)), _NOW)
     core.apply(OpenProducer(job, "opener", "r1"), _NOW)
     for epoch, places in enumerate(workload.opening(size)):

@@ -38,7 +38,7 @@ class _Run:
 
 
 def measure(journal: str, plan: Plan) -> Iterator[Figure]:
-    """Time of an epoch, reports to the tracker, and the tracker's processor time, beside the same without a relay.
+    """Measure an epoch, reports to the tracker, and the tracker's processor time, beside the same without a relay.
 
     Args:
         journal: as `tracker serve --journal` takes it.

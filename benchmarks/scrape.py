@@ -96,7 +96,7 @@ def measure(substreams: int, seconds: float, turns: int) -> Iterator[Figure]:
 def _open(
     stub: tracker_pb2_grpc.TrackerStub, report: grpc.UnaryUnaryMultiCallable[bytes, bytes], job: str, size: int
 ) -> None:
-    """A job with so many open substreams, each with an element in flight."""
+    """Open so many substreams of a job, each with an element in flight."""
     spec = tracker_pb2.JobSpec(job=job, deployment="d1", segments=[tracker_pb2.Segment(name=SEGMENT)], fronts=[FRONT])
     stub.DefineJob(tracker_pb2.DefineJobRequest(spec=spec))
     for producer in ("opener", "reporter"):
@@ -140,7 +140,7 @@ def _scraper(metrics: str, seconds: float) -> subprocess.Popen[str]:
 
 
 def _finish(scraper: subprocess.Popen[str]) -> list[tuple[float, float]]:
-    """The seconds and bytes of each of its scrapes."""
+    """Return the seconds and bytes of each of its scrapes."""
     printed, _ = scraper.communicate()
     return [(float(took), float(size)) for took, size in json.loads(printed)]
 

@@ -58,7 +58,7 @@ class Send:
 
 
 def line(order: Prepare | Send) -> str:
-    """An order as a sender reads it."""
+    """Return an order as a sender reads it."""
     return json.dumps({"order": type(order).__name__} | asdict(order))
 
 

@@ -119,7 +119,7 @@ class Senders:
         self._processes = processes
 
     def prepare(self, order: Prepare) -> None:
-        """Each gets producers and an order of substreams of its own."""
+        """Give each its producers and its order of substreams."""
         self._tell(
             replace(order, producers=f"{order.producers}/{number}", seed=order.seed + number)
             for number in range(len(self._processes))

@@ -96,7 +96,7 @@ class Bench:
         self._tracker.terminate()
 
     def run(self, runs: int, only: str | None) -> dict[str, Any]:
-        """All ways in turns, `runs` times, after a turn that is not counted: it warms the JVM up."""
+        """Run all ways in turns, `runs` times, after a turn that is not counted: it warms the JVM up."""
         ways: dict[str, dict[str, Callable[[Path], None]]] = {
             "release": {
                 "Spark's watermark": self.by_sparks_watermark,
@@ -138,21 +138,21 @@ class Bench:
     # ---------------------------------------------------------------- ways
 
     def by_sparks_watermark(self, path: Path) -> None:
-        """Spark's own: `withWatermark` and an aggregation in append mode."""
+        """Use Spark's own: `withWatermark` and an aggregation in append mode."""
         grouped = self._stream().withWatermark("ts", "0 seconds").groupBy(F.window("ts", "1 minute"), "tenant", "key")
         writer = grouped.agg(*_aggs()).writeStream
         writer = writer.format("parquet").option("path", str(path / "out"))
         self._wait(writer.option("checkpointLocation", str(path / "cp")).trigger(availableNow=True).start())
 
     def by_release(self, path: Path) -> None:
-        """Partial aggregates as state; each substream released by its own end."""
+        """Keep partial aggregates as state; release each substream by its own end."""
         tracking = Tracking(self.spark, path.name, self.address)
         released = tracking.release(self._source(tracking, "in"), ["key"], aggs=_by_name())
         writer = released.writeStream.option("checkpointLocation", path / "cp")
         self._run_to_the_end(tracking, lambda: writer.start(path / "out"))
 
     def by_exact_watermark(self, path: Path) -> None:
-        """Spark's operator, moved by the tracker."""
+        """Use Spark's operator, moved by the tracker."""
         tracking = Tracking(self.spark, path.name, self.address)
         source = self._source(tracking, "in")
         rows = tracking.with_watermark(source, "ts", "windows")
@@ -162,7 +162,7 @@ class Bench:
         self._run_to_the_end(tracking, writer.start)
 
     def untracked_job(self, path: Path) -> None:
-        """The two queries, with the same files between them, and Spark's watermark in the second."""
+        """Run the two queries, with the same files between them, and Spark's watermark in the second."""
         spark, clean = self.spark, path / "clean"
         schema = _clean(self._stream()).schema
 
@@ -177,7 +177,7 @@ class Bench:
         self._wait(second.option("checkpointLocation", str(path / "cp2")).trigger(availableNow=True).start())
 
     def tracked_job(self, path: Path, probe: CountingMode = "driver", seal: bool = False) -> None:
-        """The two queries, tracked: sent, received, released."""
+        """Run the two queries, tracked: sent, received, released."""
         tracking = Tracking(self.spark, path.name, self.address, probe=probe)
         channel = tracking.channel("clean", str(path / "clean"))
         first = self._source(tracking, "in").transform(_clean).writeStream.channel(channel)
@@ -190,7 +190,7 @@ class Bench:
     # ---------------------------------------------------------------- parts
 
     def _make(self, batch: int, keys: int) -> None:
-        """A batch of rows: ten windows of a minute, `keys` keys in each, in two files."""
+        """Write a batch of rows: ten windows of a minute, `keys` keys in each, in two files."""
         number = F.col("id")
         rows = self.spark.range(batch * self._rows, (batch + 1) * self._rows, 1, 2).select(
             number.alias("row_id"),
@@ -206,7 +206,7 @@ class Bench:
         rows.write.parquet(str(self._path / "raw" / str(batch)))
 
     def _stream(self) -> DataFrame:
-        """One batch of rows a micro-batch."""
+        """Return the rows as a stream, one of their batches a micro-batch."""
         reader = self.spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 2)
         return reader.parquet(str(self._path / "raw" / "*"))
 
@@ -244,7 +244,7 @@ class Bench:
         self._seconds += sum(p["durationMs"]["triggerExecution"] for p in progress) / 1000
 
     def _run_to_the_end(self, tracking: Tracking, *starts: Callable[[], Any]) -> None:
-        """One query after the other, as the untracked ones run, so that each has the machine to itself."""
+        """Run one query after the other, as the untracked ones run, so that each has the machine to itself."""
         queries = []
         for start in starts:
             queries.append(start())
@@ -291,7 +291,7 @@ def _clean(rows: DataFrame) -> DataFrame:
 
 
 def table(measured: dict[str, Any]) -> str:
-    """The figures for people."""
+    """Return the figures for people."""
     lines = []
     for what, ways in measured.items():
         lines.append(f"{what:36}{'rows':>10}{'ratio':>7}{'cpu':>6}   ratios of each run; of processor time")

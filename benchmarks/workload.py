@@ -24,12 +24,12 @@ _TENANTS: Final = 1000
 
 
 def scopes() -> list[str]:
-    """The table of scopes that `scope_index` points into."""
+    """Return the table of scopes that `scope_index` points into."""
     return [f"tenant-{number:04}" for number in range(_TENANTS)]
 
 
 def names(places: NDArray[np.int64]) -> list[str]:
-    """Freshly made strings, as a message that was just read gives them."""
+    """Return freshly made strings, as a message that was just read gives them."""
     return [f"window-{place:09}" for place in places.tolist()]
 
 
@@ -42,7 +42,7 @@ def end_times(places: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def labels(places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """One for each substream; odd, so never 0, and far from each other."""
+    """Return a label for each substream; odd, so never 0, and far from each other."""
     numbers: NDArray[np.uint64] = (places.astype(np.uint64) * np.uint64(2) + np.uint64(1)) * np.uint64(
         0x9E3779B97F4A7C15
     )
@@ -84,7 +84,7 @@ class Ids:
 
 
 def columns(places: NDArray[np.int64], *, sent: int, received: int, ids: Ids | None) -> bytes:
-    """A report's columns on the wire; with a header in front of them, they are a whole report.
+    """Return a report's columns on the wire; with a header in front of them, they are a whole report.
 
     Args:
         places: the substreams it speaks of.

@@ -58,7 +58,7 @@ def main(server: str) -> None:
 
 
 def start_hourly(spark: SparkSession, server: str, path: Path) -> Tracking:
-    """The first job: items by shop, hour and kind, with receipts."""
+    """Start the first job: items by shop, hour and kind, with receipts."""
     raw = spark.readStream.schema("shop string, at timestamp, kind string, items int, last boolean")
     tracking = Tracking(spark, job=f"hourly-{os.getpid()}", server=server)
     orders = tracking.source(
@@ -71,7 +71,7 @@ def start_hourly(spark: SparkSession, server: str, path: Path) -> Tracking:
 
 
 def start_sums(spark: SparkSession, server: str, path: Path, job: str) -> Tracking:
-    """The second job: it reads what the first has written, and ends what the first has written whole."""
+    """Start the second job: it reads what the first has written, and ends what the first has written whole."""
     raw = spark.readStream.schema(RESULTS).parquet(str(path / "hourly"))
     tracking = Tracking(spark, job=f"sums-{os.getpid()}", server=server)
     front = ResultsOf(path / "receipts", job=job, segment="orders")

@@ -55,7 +55,7 @@ def receive(report: Report, shop: str, hour: int) -> None:
 
 
 def ended(client: TrackerClient, job: str) -> str:
-    """The ends so far, in their order."""
+    """Return the ends so far, in their order."""
     ends = [event.kind for event in client.list_events(job).events if isinstance(event.kind, Ended)]
     return ", ".join(f"{end.scope} {end.name.removeprefix('hour ')}" for end in ends)
 

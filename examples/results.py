@@ -30,7 +30,7 @@ ORDERS: list[list[tuple[str, str, str, str, int, bool]]] = [  # a file each, in 
 
 
 def two_best(orders: pd.DataFrame) -> pd.DataFrame:
-    """Any function of all rows of a day: here its largest orders."""
+    """Apply any function to all rows of a day: here its largest orders."""
     return orders.nlargest(2, "items")[["id", "items"]]
 
 

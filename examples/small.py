@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """A session for small data, whose clock shows UTC."""
+    """Yield a session for small data, whose clock shows UTC."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = (
@@ -47,7 +47,7 @@ class Arriving:
         path.mkdir(parents=True)
 
     def put(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Some rows arrive at once; each has its values in the schema's order."""
+        """Let some rows arrive at once; each has its values in the schema's order."""
         self._files += 1
         hidden = self._path / f".{self._files}"
         named = (dict(zip(self._names, row, strict=True)) for row in rows)

@@ -43,7 +43,7 @@ class Kind:
 
 
 def day_of_each_row() -> Column:
-    """The day that clocks at the site show, computed by Spark's own functions."""
+    """Return the day that clocks at the site show, computed by Spark's own functions."""
     start = F.date_trunc("day", F.from_utc_timestamp("at", F.col("zone")))
     bounds = [F.to_utc_timestamp(each, F.col("zone")) for each in (start, start + F.expr("interval 1 day"))]
     return F.struct(bounds[0].alias("start"), bounds[1].alias("end"))

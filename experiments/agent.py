@@ -70,12 +70,12 @@ def follow(run: Run, messages: Messages) -> Followed:
 
 
 def names_of_machines(run: Run) -> list[str]:
-    """They are the job's fronts, too."""
+    """Return the names of the machines, which are the job's fronts, too."""
     return [f"m{machine}" for machine in range(run.shape.machines)]
 
 
 def new_tracker(run: Run, producers: Sequence[str]) -> Tracker:
-    """A tracker that knows the run's graph, its fronts, and who reports."""
+    """Return a tracker that knows the run's graph, its fronts, and who reports."""
     tracker = Tracker("log")
     spec = Spec(JOB, "d1", run.shape.segments(), fronts=tuple(names_of_machines(run)))
     tracker.apply(DefineJob(spec), 0)
@@ -94,7 +94,7 @@ def _arrivals(messages: Messages, machines: int, rng: np.random.Generator) -> F8
 
 
 def request(said: Said, segments: Sequence[str], front: str = "") -> columns_pb2.ReportRequest:
-    """A report as the client makes it, but for who reports it.
+    """Return a report as the client makes it, but for who reports it.
 
     Args:
         said: its content.
@@ -105,7 +105,7 @@ def request(said: Said, segments: Sequence[str], front: str = "") -> columns_pb2
 
 
 def message(contents: Contents) -> columns_pb2.ReportRequest:
-    """As the client makes it, all by name, but for who reports it."""
+    """Return a report as the client makes it, all by name, but for who reports it."""
     made, _ = write_report(contents, "", [None] * len(contents.substreams), want_ids=False)
     made.job, made.run = JOB, RUN
     return made

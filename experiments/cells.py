@@ -77,7 +77,7 @@ class Cell:
     results: tuple[Result, ...]
 
     def of(self, protocol: Protocol) -> Result | None:
-        """A protocol's result; None: it is not possible here."""
+        """Return a protocol's result; None if it is not possible here."""
         return next((result for result in self.results if result.protocol == protocol), None)
 
 
@@ -113,7 +113,7 @@ def measure(shape: Shape, follow: int | None, relays: bool = False) -> Cell:
 
 
 def intervals(shape: Shape, milliseconds: list[float], follow: int | None) -> Iterator[Result]:
-    """Node aggregation with one interval after the other."""
+    """Play node aggregation with one interval after the other."""
     run = simulate(shape)
     for each in milliseconds:
         yield gathered(run, Protocol.NODE, each / 1000 * SECOND, follow)
@@ -140,7 +140,7 @@ def _agent(run: Run, protocol: Protocol, way: Callable[[Run], Messages], count: 
 
 
 def _part(run: Run, follow: int, count: int) -> Run:
-    """The first elements of a run: whole substreams, and about as many as make so many of its messages."""
+    """Return the first elements of a run: whole substreams, and about as many as make so many of its messages."""
     substreams = max(2, round(run.shape.substreams * follow / count))
     return run.start(substreams * run.shape.per_substream)
 

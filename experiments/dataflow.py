@@ -64,7 +64,7 @@ class Shape:
         return self.size, self.machines, self.per_substream
 
     def segments(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The graph as a job's spec says it."""
+        """Return the graph as a job's spec has it."""
         if not self.segments_apart:
             return (("flow", ("flow",)),)
         if self.kind is Kind.LOOP:
@@ -117,7 +117,7 @@ class Run:
         return labels
 
     def segment(self, edge: I8) -> I8:
-        """The segment's number, for edges numbered from an element's entry."""
+        """Return the segment's number, for edges numbered from an element's entry."""
         if not self.shape.segments_apart:
             return np.zeros_like(edge)
         return np.minimum(edge, 1) if self.shape.kind is Kind.LOOP else edge
@@ -145,7 +145,7 @@ class Run:
         return np.maximum(self.closed, self.out[:, -1])
 
     def start(self, elements: int) -> Run:
-        """The same run, as if it had had only its first elements."""
+        """Return the same run, as if it had had only its first elements."""
         if elements >= self.shape.elements:
             return self
         shape = replace(self.shape, elements=elements)

@@ -33,7 +33,7 @@ ELEMENTS = 50_000
 
 
 def figures(shape: Shape) -> Published | None:
-    """The published figures of a configuration; None: there are none."""
+    """Return the published figures of a configuration; None if there are none."""
     if shape.kind is not Kind.LINE or shape.elements != ELEMENTS or shape.segments_apart:
         return None
     return _FIGURES.get(shape.key)

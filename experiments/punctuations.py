@@ -105,7 +105,7 @@ def _size(vertex: int, machine: int, substream: int) -> int:
 
 
 def _delays(run: Run, gathering: Gathering | None) -> tuple[F8, list[set[tuple[int, float]]]]:
-    """Each substream's delay, and for each vertex when which machine passed on anything to the others."""
+    """Return each substream's delay, and for each vertex when which machine passed on anything to the others."""
     shape = run.shape
     rng = np.random.default_rng(shape.seed + 2)
     machines = shape.machines

@@ -77,7 +77,7 @@ class Messages:
         return len(self.machine)
 
     def said(self, order: I8) -> Iterator[Said]:
-        """The messages of these numbers."""
+        """Yield the messages of these numbers."""
         for number in order.tolist():
             rows = slice(int(self.begin[number]), int(self.begin[number + 1]))
             yield Said(
@@ -92,7 +92,7 @@ class Messages:
 
 
 def each_action(run: Run) -> Messages:
-    """A message whenever an element is sent or received."""
+    """Return a message whenever an element is sent or received."""
     spoken = _Spoken.of(run)
     # Elements that an element gives rise to are reported sent before it is reported received.
     key = 2 * spoken.step + spoken.received
@@ -100,13 +100,13 @@ def each_action(run: Run) -> Messages:
 
 
 def each_step(run: Run) -> Messages:
-    """A message for each step of an element."""
+    """Return a message for each step of an element."""
     spoken = _Spoken.of(run)
     return _messages(run, spoken, spoken.step, run.at[spoken.step], _promises(run, len(run.at)))
 
 
 def each_interval(run: Run, interval: float, phases: Phases = Phases.RANDOM) -> Messages:
-    """A message of each machine at the end of each of its intervals in which something has changed.
+    """Return a message of each machine at the end of each of its intervals in which something has changed.
 
     Args:
         run: what happened.
@@ -130,7 +130,7 @@ def each_interval(run: Run, interval: float, phases: Phases = Phases.RANDOM) -> 
 
 
 def each_worker(run: Run, interval: float) -> Messages:
-    """The same by each vertex's instance for itself, in step, since the driver begins every epoch for all of them.
+    """Send the same by each vertex's instance for itself, in step, since the driver begins each epoch for all.
 
     There are no promises among them: those are the driver's.
     """
@@ -192,7 +192,7 @@ class _Promises:
 
 
 def _promises(run: Run, first_key: int) -> _Promises:
-    """Each in a message of its own."""
+    """Put each promise into a message of its own."""
     machines, substreams = run.shape.machines, run.shape.substreams
     substream = np.repeat(np.arange(substreams), machines)
     machine = np.tile(np.arange(machines), substreams)

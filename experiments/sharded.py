@@ -109,7 +109,7 @@ def _served(entries: int) -> list[list[str]]:
 
 
 def _report(entries: int, count: int) -> tuple[list[float], float]:
-    """Processor seconds of each server, and of the client."""
+    """Return processor seconds of each server, and of the client."""
     names = [f"substream {number}" for number in range(entries)]
     scopes = ["scope"] * entries
     labels = np.random.default_rng(1).integers(0, 2**63, entries)

@@ -10,7 +10,7 @@ from experiments.dataflow import HOP_NS, Kind, Shape
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table.
+    """Return a table.
 
     >>> print(table(["a", "b"], [["1", "2"]]))
     | a | b |
@@ -22,7 +22,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def large(number: float) -> str:
-    """A number to three digits.
+    """Return a number to three digits.
 
     >>> large(12_345_678), large(950)
     ('12.3 M', '950')
@@ -34,7 +34,7 @@ def large(number: float) -> str:
 
 
 def name(shape: Shape) -> list[str]:
-    """A configuration's first three columns."""
+    """Return a configuration's first three columns."""
     kind = "RR" if shape.kind is Kind.LINE else "loop"
     return [f"{kind}-{shape.size}", str(shape.machines), str(shape.per_substream)]
 
@@ -65,7 +65,7 @@ def against_published(cells: Iterable[Cell]) -> str:
 
 
 def in_detail(cell: Cell) -> str:
-    """One configuration: every protocol's messages, bytes and delay."""
+    """Return one configuration: every protocol's messages, bytes and delay."""
     header = [
         "protocol",
         "messages",
@@ -107,7 +107,7 @@ def megabytes(cells: Iterable[Cell]) -> str:
 
 
 def delays(cells: Iterable[Cell]) -> str:
-    """Mean delays in hops."""
+    """Tabulate mean delays in hops."""
     return _grid(cells, lambda result: result.delay.mean)
 
 
@@ -181,7 +181,7 @@ def linear(cells: Iterable[Cell]) -> str:
 
 
 def judgement(cells: Iterable[Cell]) -> str:
-    """Batching against a tenth of the papers' node aggregation, by how machines learn of ends."""
+    """Judge batching against a tenth of the papers' node aggregation, by how machines learn of ends."""
     header = [
         "graph",
         "machines",

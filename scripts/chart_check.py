@@ -29,7 +29,7 @@ KUBERNETES = "1.37"
 
 
 def value_sets() -> list[str]:
-    """The names of the sets of values."""
+    """Return the names of the sets of values."""
     return sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml"))
 
 
@@ -44,7 +44,7 @@ def render(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def rendered(values: str) -> str:
-    """The resources of a set of values.
+    """Return the resources of a set of values.
 
     Raises:
         subprocess.CalledProcessError: the chart refuses the set; its standard error has the reason.

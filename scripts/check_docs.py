@@ -29,14 +29,14 @@ INLINE = re.compile(r"`([^`\n]+)`")
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that a page's headings give."""
+    """Return the anchors that a page's headings give."""
     text = FENCE.sub("", page.read_text())
     headings = re.findall(r"^#+\s+(.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def make_targets() -> set[str]:
-    """The targets of the Makefile."""
+    """Return the targets of the Makefile."""
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -55,7 +55,7 @@ def unknown_imports(block: str) -> list[str]:
 
 
 def check_page(page: Path, targets: set[str]) -> list[str]:
-    """The faults of one page."""
+    """Return the faults of one page."""
     text = page.read_text()
     if page.name == "CHANGELOG.md":  # earlier versions had other commands
         text = text.partition("\n## [0")[0]

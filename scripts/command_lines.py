@@ -45,7 +45,7 @@ def refusal(line: str) -> str:
 
 
 def refusal_of_words(words: list[str], variables: Mapping[str, str]) -> str:
-    """The same for a command line as a list of words.
+    """Return the refusal of a command line given as a list of words.
 
     Args:
         words: the program and its arguments.

@@ -124,13 +124,13 @@ def _write(path: Path, schema: dict[str, Any]) -> None:
 
 
 def _relative(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without the address under which nobody finds it; what it refers to is beside it."""
+    """Return a schema without the address under which nobody finds it; what it refers to is beside it."""
     schema.pop("$id", None)
     return dict(json.loads(json.dumps(schema).replace('"/api/_definitions.json', '"_definitions.json')))
 
 
 def _strict(schema: Any) -> Any:
-    """A schema that refuses properties that it does not name, as the API server would with strict field validation."""
+    """Return a schema that refuses properties it does not name, as strict field validation of the API server would."""
     if isinstance(schema, list):
         return [_strict(each) for each in schema]
     if not isinstance(schema, dict):

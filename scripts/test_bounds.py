@@ -83,12 +83,12 @@ def environment(bound: str) -> Path:
 
 
 def lower_bounds() -> list[tuple[str, str]]:
-    """The dependencies of the base package and its command line, each with the lowest version that is allowed."""
+    """Return the dependencies of the base package and its command line, with the lowest versions allowed."""
     return [match.groups() for match in map(LOWER.match, DEPENDENCIES) if match]  # type: ignore[misc]
 
 
 def interpreter(bound: str) -> str:
-    """The oldest or the newest Python of this machine that the project allows."""
+    """Return the oldest or the newest Python of this machine that the project allows."""
     least = int(PROJECT["requires-python"].rpartition(".")[2])
     names = [shutil.which(f"python3.{minor}") for minor in range(least, 30)]
     found = {sys.version_info[1]: sys.executable}
@@ -103,7 +103,7 @@ def interpreter(bound: str) -> str:
 
 
 def usable(path: str) -> int | None:
-    """The minor version of a Python that can make environments."""
+    """Return the minor version of a Python that can make environments."""
     ask = "import ensurepip, sys, venv; print(sys.version_info[1])"
     said = subprocess.run([path, "-c", ask], capture_output=True, text=True, check=False)
     return None if said.returncode else int(said.stdout)

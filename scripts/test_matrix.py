@@ -230,7 +230,7 @@ def environment(release: str) -> Path:
 
 
 def others() -> Iterator[str]:
-    """The pins of constraints.txt, but for Spark's."""
+    """Return the pins of constraints.txt, but for Spark's."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return (line for line in lines if line and not OF_SPARK.match(line))
 

@@ -51,7 +51,7 @@ _PARTS: Mapping[str, str] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     given = _parser().parse_args(arguments)
     data = report.Data(given.json or (report.DATA if given.docs else report.ROOT / "artifacts" / "exactness.json"))
     parts = [] if given.take else given.parts

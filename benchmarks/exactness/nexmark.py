@@ -63,7 +63,7 @@ class Clock:
     group: int = 20
 
     def times(self, until: int) -> list[int]:
-        """The times of all events before a time, by the events' numbers."""
+        """Return the times of all events before a time, by the events' numbers."""
         inorder: list[int] = []
         now = 0
         while now < until:
@@ -77,7 +77,7 @@ class Clock:
 
 
 def events(seed: int, count: int) -> Iterator[Event]:
-    """The first events of a generator.
+    """Yield the first events of a generator.
 
     Args:
         seed: of the generator.
@@ -88,12 +88,12 @@ def events(seed: int, count: int) -> Iterator[Event]:
 
 
 def last_person(number: int) -> int:
-    """The newest person when an event is made, from 0."""
+    """Return the newest person when an event is made, from 0."""
     return number // ROUND * PERSONS + min(number % ROUND, PERSONS - 1)
 
 
 def last_auction(number: int) -> int:
-    """The newest auction when an event is made, from 0; -1: there is none."""
+    """Return the newest auction when an event is made, from 0; -1 if there is none."""
     before, place = divmod(number, ROUND)
     if place < PERSONS:
         return before * AUCTIONS - 1

@@ -70,7 +70,7 @@ class Peer:
 
     @contextmanager
     def _broker(self, directory: Path, workload: Workload) -> Iterator[dict[str, Any]]:
-        """The options that lead to a broker of its own, if it has one."""
+        """Yield the options that lead to a broker of its own, if it has one."""
         if not self.kafka:
             yield {}
             return
@@ -120,7 +120,7 @@ def results(out: Path, queries: Sequence[str]) -> dict[str, Run]:
 
 
 def flink(delay: int, idle: int | None) -> Peer:
-    """Flink SQL.
+    """Return Flink SQL.
 
     Args:
         delay: minutes of `WATERMARK FOR ts AS ts - INTERVAL …`.
@@ -139,7 +139,7 @@ def flink(delay: int, idle: int | None) -> Peer:
 
 
 def bytewax(wait: int) -> Peer:
-    """Bytewax, with minutes of `wait_for_system_duration`."""
+    """Return Bytewax, with minutes of `wait_for_system_duration`."""
     return Peer(
         f"Bytewax, wait of {_length(wait)}",
         f"Bytewax 0.21.1: `EventClock` by key, `wait_for_system_duration` of {_length(wait)}, on the workload's clock",
@@ -153,7 +153,7 @@ def _length(minutes: int) -> str:
 
 
 def beam(delay: int) -> Peer:
-    """Beam's direct runner, with a delay of minutes."""
+    """Return Beam's direct runner, with a delay of minutes."""
     return Peer(
         f"Beam, delay of {_length(delay)}",
         f"Beam 2.77.0, direct runner, `TestStream` with the watermark of `CustomTimestampPolicyWithLimitedDelay`: "
@@ -164,7 +164,7 @@ def beam(delay: int) -> Peer:
 
 
 def streams(grace: int) -> Peer:
-    """Kafka Streams, with minutes of grace."""
+    """Return Kafka Streams, with minutes of grace."""
     return Streams(
         f"Kafka Streams, grace of {_length(grace)}",
         f"Kafka Streams 4.1.1: windows with a grace period of {_length(grace)}, `suppress(untilWindowCloses)`",

@@ -57,17 +57,17 @@ class Result:
 
 
 def tumbling(rows: Iterable[Row]) -> dict[Key, Result]:
-    """Each tenant's bids in windows."""
+    """Count each tenant's bids in windows."""
     return _grouped((Key(row.tenant, 0, *_window(row)), row) for row in rows if row.kind == "bid")
 
 
 def sliding(rows: Iterable[Row]) -> dict[Key, Result]:
-    """Each auction's bids in windows that overlap."""
+    """Count each auction's bids in windows that overlap."""
     return _grouped(_overlapping(rows))
 
 
 def session(rows: Iterable[Row]) -> dict[Key, Result]:
-    """Each bidder's sessions."""
+    """Cut each bidder's sessions."""
     bids: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind == "bid":
@@ -81,7 +81,7 @@ def session(rows: Iterable[Row]) -> dict[Key, Result]:
 
 
 def join(rows: Iterable[Row]) -> dict[Key, Result]:
-    """Each auction with the bids of the window in which it began; none without bids."""
+    """Join each auction with the bids of the window in which it began; none without bids."""
     rows = list(rows)
     began: dict[Key, Row] = {Key(row.tenant, row.auction, *_window(row)): row for row in rows if row.kind == "auction"}
     bids = ((Key(row.tenant, row.auction, *_window(row)), row) for row in rows if row.kind == "bid")

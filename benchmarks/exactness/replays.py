@@ -87,12 +87,12 @@ def _written_and_not_committed(directory: Path, way: str) -> bool:
 
 
 def _die() -> None:
-    """SIGKILL, for this driver, its JVM and all workers."""
+    """Kill this driver, its JVM and all workers by SIGKILL."""
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def drive(way: str, directory: Path, tracker: str, dies: bool) -> None:
-    """The driver: processes the workload, and dies when the first results are written, or goes on to the end.
+    """Drive the workload; die when the first results are written, or go on to the end.
 
     Args:
         way: of writing.
@@ -165,7 +165,7 @@ def _tracked(spark: SparkSession, feed: Feed, workload: Workload, directory: Pat
 
 
 def _death_after_results(out: Path):  # type: ignore[no-untyped-def]
-    """An audit hook that kills this driver with its first step on the disk after the first results have appeared."""
+    """Kill this driver, as an audit hook, with its first step on the disk after the first results have appeared."""
 
     def hook(event: str, _: tuple[object, ...]) -> None:
         if event in ("open", "os.rename", "os.mkdir", "socket.connect") and any(out.glob("epoch=*/*.parquet")):

@@ -71,7 +71,7 @@ class Fault:
 
 
 def line(workload: str, engine: str, configured: str, query: str, verdict: Verdict, aside: int | None) -> Line:
-    """A line of a verdict."""
+    """Return a line of a verdict."""
     return Line(
         workload=workload,
         engine=engine,
@@ -156,7 +156,7 @@ def text(lines: Sequence[Line]) -> str:
 
 
 def tables(data: Data) -> dict[str, str]:
-    """The tables of the page, by name: of each workload and query, of the faults, and of what was configured."""
+    """Return the tables of the page, by name: of each workload and query, of the faults, and of what was configured."""
     made = {}
     for workload in dict.fromkeys(each.workload for each in data.lines):
         queries = [*dict.fromkeys(each.query for each in data.lines if each.workload == workload)]
@@ -191,7 +191,7 @@ _BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def rendered(page: str, data: Data) -> str:
-    """A page with the tables in their places.
+    """Return a page with the tables in their places.
 
     Raises:
         KeyError: the page has a place for a table that there is not.
@@ -201,7 +201,7 @@ def rendered(page: str, data: Data) -> str:
 
 
 def named_tables(page: str) -> list[str]:
-    """The names of the tables that a page has places for."""
+    """Return the names of the tables that a page has places for."""
     return [match[2] for match in _BLOCK.finditer(page)]
 
 

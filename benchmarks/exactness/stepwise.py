@@ -34,10 +34,9 @@ class Feed:
     """The workload's rows as files that appear one by one."""
 
     def __init__(self, directory: Path, exist: bool = False) -> None:
-        """Below a directory.
+        """Keep the steps below the directory of a run.
 
         Args:
-            directory: of the run.
             exist: go on with files that are there; a step that has appeared stays as it is.
         """
         self.path = directory / "rows"
@@ -56,7 +55,7 @@ class Feed:
         hidden.rename(path)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """The rows as a stream."""
+        """Return the rows as a stream."""
         return spark.readStream.schema(_SCHEMA).json(str(self.path))
 
 
@@ -71,12 +70,12 @@ class Collected:
     """Results of queries, with the step that each came in."""
 
     def __init__(self) -> None:
-        """The clock stands before the first step."""
+        """Set the clock before the first step."""
         self.step = 0
         self.runs: dict[str, Run] = {}
 
     def taker(self, query: str) -> Take:
-        """A function of `foreachBatch` that takes a query's results; columns as `shaped` makes them."""
+        """Return a function of `foreachBatch` that takes a query's results; columns as `shaped` makes them."""
         run = self.runs.setdefault(query, Run())
 
         def take(rows: DataFrame, _: int) -> None:
@@ -88,7 +87,7 @@ class Collected:
 
 
 def figures() -> dict[str, Column]:
-    """The values of a result."""
+    """Return the values of a result."""
     return {"bids": F.count("*"), "volume": F.sum("price"), "highest": F.max("price")}
 
 

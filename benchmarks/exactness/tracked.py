@@ -34,7 +34,7 @@ class Tracked:
     queries = tuple(NATIVE)
 
     def __init__(self, delay: str = "") -> None:
-        """With counts; or with a delay, `5 minutes` say."""
+        """Track with counts; or with a delay, `5 minutes` say."""
         self.name = f"Spark with the tracker, delay of {delay}" if delay else "Spark with the tracker, counts"
         self._delay = delay
         self.configured = (

@@ -57,7 +57,7 @@ class Watermark:
     queries = tuple(NATIVE)
 
     def __init__(self, delay: str) -> None:
-        """With a delay, `5 minutes` say."""
+        """Run with a watermark's delay, `5 minutes` say."""
         self.name = f"Spark, watermark of {delay}"
         self.configured = (
             f'`withWatermark("at", "{delay}")`, append mode; empty batches move the watermark (the default)'

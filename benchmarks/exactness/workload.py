@@ -140,7 +140,7 @@ class Workload:
 
 
 def usual(minutes: int = 120, *, own: bool = False, seed: int = 7) -> Plan:
-    """Four tenants: one cut off for a while, one closed for a while, and rows out of order everywhere.
+    """Return four tenants: one cut off for a while, one closed for a while, and rows out of order everywhere.
 
     Args:
         minutes: for which events happen; outages are in proportion.

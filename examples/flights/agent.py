@@ -20,7 +20,7 @@ class TrackerProcess:
     """
 
     def __init__(self, directory: Path, port: int = 0, journal: str = "", standby: bool = False) -> None:
-        """Journal and log go below `directory`.
+        """Put journal and log below `directory`.
 
         Args:
             directory: made if it is not there.
@@ -67,18 +67,18 @@ class TrackerProcess:
         return self._process.pid if self._process else None
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye, no flush."""
+        """Kill it by SIGKILL: no goodbye, no flush."""
         if self._process:
             self._process.kill()
         self._reap()
 
     def restart(self) -> None:
-        """SIGKILL, and on the same port with the same journal again."""
+        """Kill it by SIGKILL, and start it on the same port with the same journal again."""
         self.kill()
         self.start()
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that takes more than ten seconds."""
+        """Stop it by SIGTERM, and by SIGKILL if that takes more than ten seconds."""
         if self._process:
             self._process.terminate()
             try:

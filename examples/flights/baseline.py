@@ -25,13 +25,13 @@ class Copies:
     """A channel's content as one flat directory, which Spark's file source lists quickly."""
 
     def __init__(self, channel: Channel, directory: Path) -> None:
-        """Nothing is there before the first `update`."""
+        """Begin with nothing: the first `update` reads."""
         self._channel = channel
         self._directory = directory
         self._directory.mkdir()
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """The rows, as a stream."""
+        """Return the rows, as a stream."""
         schema = self._channel.shape(spark).schema
         return spark.readStream.schema(schema).parquet(str(self._directory))
 

@@ -44,7 +44,7 @@ picture: {artifacts / "release-delay.png"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     default = Options("2013-04-08", 14, span=1)
     artifacts = ARTIFACTS.with_name("flights-delays")
     given = parser("examples.flights.delays", __doc__, default, artifacts).parse_args(arguments)

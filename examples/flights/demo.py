@@ -151,7 +151,7 @@ Windows (airport, scheduled day, carrier) of {options.days} days, replayed in st
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     default = Options()
     options = parser("examples.flights.demo", __doc__, default, ARTIFACTS)
     options.add_argument("--span", type=int, default=default.span, help=f"hours of one file; default {default.span}")

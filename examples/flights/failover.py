@@ -98,7 +98,7 @@ def run(part: Part, every: float, directory: Path, progress: Progress) -> tuple[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     options = parser("examples.flights.failover", __doc__, Part(), ARTIFACTS.with_name("flights-failover"))
     options.add_argument(
         "--every", type=float, default=_EVERY, metavar="SECONDS", help=f"between kills; default {_EVERY:g}"

@@ -32,7 +32,7 @@ from spark_client import Aggregate, aggregates
 
 
 def versions() -> list[Version]:
-    """The versions of the pipeline, in the order of their deployments."""
+    """Return the versions of the pipeline, in the order of their deployments."""
     return [
         Version("1"),
         Version("2", seats_apart=True),
@@ -41,7 +41,7 @@ def versions() -> list[Version]:
 
 
 def other_figures() -> dict[str, Aggregate | Column]:
-    """The same figures, in another order, of which the state keeps something else."""
+    """Return the same figures, in another order, of which the state keeps something else."""
     mean = aggregates.combine(F.try_divide, aggregates.sum("dep_delay"), aggregates.count("dep_delay"))
     worst = aggregates.max(F.col("dep_delay").cast("long"))
     others: dict[str, Aggregate | Column] = {**pipeline.figures(), "mean_delay": mean, "worst_delay": worst}
@@ -104,7 +104,7 @@ def _play(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     artifacts = ARTIFACTS.with_name("flights-hand-over")
     given = parser("examples.flights.hand_over", __doc__, Part(), artifacts).parse_args(arguments)
     part = Part(given.first_day, given.days)

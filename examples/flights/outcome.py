@@ -97,7 +97,7 @@ DELAYS: Sequence[Column] = (
 
 
 def table(outcomes: Sequence[Outcome], columns: Sequence[Column]) -> str:
-    """The outcomes side by side, as text."""
+    """Return the outcomes side by side, as text."""
     rows = [["", *(heading for heading, _ in columns)]]
     rows += [[each.name, *(cell(each) for _, cell in columns)] for each in outcomes]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -31,7 +31,7 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
 
 
 def figure(outcomes: Sequence[Outcome]) -> Figure:
-    """The picture itself: every window by its day, and the share of windows that were out by then."""
+    """Draw every window by its day, and the share of windows that were out by then."""
     hours = pd.concat([outcome.windows["hours"] for outcome in outcomes])
     low, high = min(hours.min(), 0) - 2, hours.max() + 5
     whole = Figure(figsize=(12, 1.7 * len(outcomes) + 1.8), layout="constrained", facecolor="white")

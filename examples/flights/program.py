@@ -28,7 +28,7 @@ _Result = TypeVar("_Result")
 
 
 def parser(name: str, description: str | None, default: Part, artifacts: Path) -> argparse.ArgumentParser:
-    """The arguments that all have.
+    """Return a parser of the arguments that all have.
 
     Args:
         name: the program's, as Python runs it: `examples.flights.demo`.

@@ -24,7 +24,7 @@ class Progress:
         return time.monotonic() - self._began
 
     def say(self, what: str) -> None:
-        """A line of its own."""
+        """Print a line of its own."""
         with self._lock:
             self._erase()
             print(f"[{self.seconds:4.0f} s] {what}", flush=True)

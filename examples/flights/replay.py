@@ -42,7 +42,7 @@ class DataMissingError(Exception):
 
 
 def departures(first_day: str = "2013-01-01", days: int = 365) -> pd.DataFrame:
-    """The flights scheduled on `days` days from `first_day` on, in the order in which they became known.
+    """Return the flights scheduled on `days` days from `first_day` on, in the order in which they became known.
 
     Columns as in `DEPARTURES`, and `day`, the scheduled day.
     """

@@ -18,7 +18,7 @@ VALUES = ["flights", "departed", "mean_delay", "worst_delay", "seats"]
 
 
 def daily(flights: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:
-    """Every window: one row an airport, scheduled day and carrier, with `KEY` and `VALUES`.
+    """Return every window: one row an airport, scheduled day and carrier, with `KEY` and `VALUES`.
 
     A flight that never got an aircraft (no tail number) is left out. `seats` counts those of known aircraft; null when
     no aircraft of the window is known, as `mean_delay` and `worst_delay` (minutes) are when no flight left.

@@ -180,7 +180,7 @@ def _windows(postgres: Postgres) -> int:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.flights_kafka.demo", description=__doc__)
     parser.add_argument("--days", type=int, default=28, help="default 28")
     parser.add_argument("--span", type=int, default=24, help="hours of one file; default 24")

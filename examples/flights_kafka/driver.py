@@ -17,7 +17,7 @@ from spark_client import TrackingError
 
 
 def main() -> int:
-    """The command line; 1 when a query has failed, so that the driver has to be started again."""
+    """Run the command line; return 1 when a query has failed, so that the driver has to be started again."""
     parser = argparse.ArgumentParser(description=__doc__)
     for option in ("tracker", "kafka", "postgres", "directory"):
         parser.add_argument(f"--{option}", required=True)

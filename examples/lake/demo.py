@@ -154,7 +154,7 @@ class Lake:
 
 
 def _plain(table: Any) -> pd.DataFrame:
-    """The rows of a table, as the truth has them."""
+    """Return the rows of a table, as the truth has them."""
     rows = table.to_pylist()
     frame = pd.DataFrame(rows, columns=["origin", "window", "carrier", *truth.VALUES])
     frame["day"] = pd.to_datetime([each["start"] for each in frame["window"]], utc=True)

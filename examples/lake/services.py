@@ -36,7 +36,7 @@ class LakeServer(ConnectServer):
 
 
 def settings(endpoint: str, catalog: Path) -> dict[str, str]:
-    """Spark's settings for Delta, Iceberg and the store.
+    """Return Spark's settings for Delta, Iceberg and the store.
 
     Args:
         endpoint: the store's URL.
@@ -78,7 +78,7 @@ def catalog_of(store: S3, database: Path) -> SqlCatalog:
 
 
 def environment(store: S3, endpoint: str = "") -> dict[str, str]:
-    """The variables with which programs find the store.
+    """Return the variables with which programs find the store.
 
     Args:
         store: that they use.

@@ -59,7 +59,7 @@ class ConnectServer(Service):
         self._await("Spark Connect")
 
     def queries(self) -> list[int]:
-        """The processes in which queries have their batches."""
+        """Return the processes in which queries have their batches."""
         assert self.process is not None
         group = os.getpgid(self.process.pid)
         found = []

@@ -26,14 +26,14 @@ def _fetched(name: str) -> Path:
 
 
 def _for_spark(name: str, release: str, what: str) -> str:
-    """A set of jars as the setting ``spark.jars`` takes it, if it is for this Spark."""
+    """Return a set of jars as the setting ``spark.jars`` takes it, if it is for this Spark."""
     if not pyspark.__version__.startswith(f"{release}."):
         raise MissingError(f"{what} fetched for Spark {release}, and this is {pyspark.__version__}")
     return ",".join(sorted(str(jar) for jar in _fetched(name).glob("*.jar")))
 
 
 def broker() -> Path:
-    """The directory of a Kafka broker's jars; fetches them if they are not there.
+    """Return the directory of a Kafka broker's jars; fetch them if they are not there.
 
     Raises:
         MissingError: Maven is, or it cannot reach a registry.
@@ -42,7 +42,7 @@ def broker() -> Path:
 
 
 def connector() -> str:
-    """Spark's Kafka connector, as the setting ``spark.jars`` takes it; fetches it if it is not there.
+    """Return Spark's Kafka connector, as the setting ``spark.jars`` takes it; fetch it if need be.
 
     Raises:
         MissingError: Maven is, or it cannot reach a registry; or this Spark runs on another Scala.
@@ -51,7 +51,7 @@ def connector() -> str:
 
 
 def lake() -> str:
-    """Delta and Iceberg for Spark 4.1, as the setting ``spark.jars`` takes them; fetches them if they are not there.
+    """Return Delta and Iceberg for Spark 4.1, as the setting ``spark.jars`` takes them; fetch them if need be.
 
     Raises:
         MissingError: Maven is, or it cannot reach a registry; or this Spark is another one.
@@ -60,7 +60,7 @@ def lake() -> str:
 
 
 def s3a() -> str:
-    """Hadoop's client of S3 for Spark 4.1, as the setting ``spark.jars`` takes it; fetches it if it is not there.
+    """Return Hadoop's client of S3 for Spark 4.1, as the setting ``spark.jars`` takes it; fetch it if need be.
 
     Raises:
         MissingError: Maven is, or it cannot reach a registry; or this Spark is another one.
@@ -69,7 +69,7 @@ def s3a() -> str:
 
 
 def of_peer(name: str) -> Path:
-    """The directory of jars that `benchmarks.exactness` needs for a peer; fetches them if they are not there.
+    """Return the directory of jars that `benchmarks.exactness` needs for a peer; fetch them if they are not there.
 
     Args:
         name: `flink` or `streams`.
@@ -81,7 +81,7 @@ def of_peer(name: str) -> Path:
 
 
 def objects() -> Path:
-    """The directory of an object store's jars; fetches them if they are not there.
+    """Return the directory of an object store's jars; fetch them if they are not there.
 
     Raises:
         MissingError: Maven is, or it cannot reach a registry.
@@ -90,7 +90,7 @@ def objects() -> Path:
 
 
 def java() -> str:
-    """The program that runs them.
+    """Return the program that runs them.
 
     Raises:
         MissingError: there is none.

@@ -97,5 +97,5 @@ log.cleaner.enable=false
 
 
 def topic_name(what: str) -> str:
-    """The name of a topic that nobody else has."""
+    """Return the name of a topic that nobody else has."""
     return f"{what}-{uuid.uuid4().hex[:8]}"

@@ -97,7 +97,7 @@ def _programs() -> Path:
 
 
 def _other_user() -> dict[str, Any]:
-    """For root, whom PostgreSQL refuses: the arguments that start a process as somebody else."""
+    """Return the arguments that start a process as somebody else, for root, whom PostgreSQL refuses."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):

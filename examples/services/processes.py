@@ -45,11 +45,11 @@ class Service(ABC):
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """kill -9, for it and all of its children."""
+        """Kill it and all of its children by SIGKILL."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """kill -9, and on the same port with the same data again."""
+        """Kill it, and start it on the same port with the same data again."""
         self.kill()
         self.start()
 
@@ -84,7 +84,7 @@ class Service(ABC):
 
 
 def free_port() -> int:
-    """A port that the system gives to nobody by itself, so that it is still free when the service comes back."""
+    """Return a port that the system gives to nobody by itself, so that it is still free when the service comes back."""
     while True:
         port = random.randrange(15_000, 30_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

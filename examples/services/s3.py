@@ -87,7 +87,7 @@ jclouds.filesystem.basedir={self.objects.parent}
 
 
 def _listening(endpoint: str, certificate: tuple[Path, Path] | None, store: Path) -> str:
-    """The settings for where it listens; the certificate goes into a store, as Java wants it."""
+    """Return the settings for where it listens; the certificate goes into a store, as Java wants it."""
     if certificate is None:
         return f"s3proxy.endpoint={endpoint}"
     cert, key = map(str, certificate)

@@ -29,7 +29,7 @@ _SETTINGS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.state.demo", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--step-seconds", type=float, default=6.0, help="of half an hour for times to live; default 6")

@@ -48,7 +48,7 @@ class Replay:
         return dict(Counter((tenant, minute // 60, user) for tenant, minute, user in rows))
 
     def open_entries(self) -> list[int]:
-        """After each step: how many entries have begun whose tenant's hour is not complete; nobody can keep fewer."""
+        """Count after each step the entries that have begun whose tenant's hour is not complete; nobody keeps fewer."""
         last: dict[tuple[str, int], int] = {}
         first: dict[Entry, int] = {}
         for step, rows in sorted(self.steps.items()):
@@ -86,5 +86,5 @@ def _shown(row: tuple[str, int, str]) -> dict[str, Any]:
 
 
 def hour_of(at: datetime) -> int:
-    """The hour of a window that begins at a time."""
+    """Return the hour of a window that begins at a time."""
     return (at.replace(tzinfo=None) - _START) // timedelta(hours=1)

@@ -75,7 +75,7 @@ class WithTimeToLive(StatefulProcessor):
 
 
 def by_tracker(spark: SparkSession, replay: Replay, directory: Path, server: str) -> Outcome:
-    """Each tenant's hour ends when its own rows show that it is over: they come in the order of its own clock."""
+    """End each tenant's hour when its own rows show that it is over: they come in the order of its own clock."""
     outcome = Outcome("ended by the tracker")
     with Tracking(spark, "visits", server) as tracking:
         steps = replay.publish(directory / "raw")
@@ -98,7 +98,7 @@ def by_tracker(spark: SparkSession, replay: Replay, directory: Path, server: str
 
 
 def by_watermark(spark: SparkSession, replay: Replay, directory: Path, hours: int) -> Outcome:
-    """Spark's own aggregation: an hour ends for all tenants at once."""
+    """Use Spark's own aggregation: an hour ends for all tenants at once."""
     outcome = Outcome(f"Spark's watermark, {hours} h")
     steps = replay.publish(directory / "raw")
     next(steps)
@@ -117,7 +117,7 @@ def by_watermark(spark: SparkSession, replay: Replay, directory: Path, hours: in
 def by_times_to_live(
     spark: SparkSession, replay: Replay, directory: Path, hours: Sequence[int], step_seconds: float
 ) -> list[Outcome]:
-    """The same processor as the tracker's, whose entries go some time after their last change.
+    """Run the same processor as the tracker's, whose entries go some time after their last change.
 
     Times to live are of the machine's clock, so a step takes so long as half an hour is to last. Several run at once.
     """

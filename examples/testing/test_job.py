@@ -40,7 +40,7 @@ class Shop:
         self.booked.append(day)
 
     def receive(self, *orders: tuple[str, str, int, bool]) -> None:
-        """A file of orders arrives, and the job has read it."""
+        """Let a file of orders arrive, and the job read it."""
         lines = [json.dumps(dict(zip(("shop", "at", "price", "last"), order, strict=True))) for order in orders]
         file = self.inbox / f"{len(list(self.inbox.iterdir()))}.json"
         file.with_name(f".{file.name}").write_text("\n".join(lines))

@@ -40,7 +40,7 @@ class Query(NamedTuple):
 
 
 def rate(metric: str, of: str, by: str = "") -> str:
-    """The expression of a counter's rate, summed.
+    """Return the expression of a counter's rate, summed.
 
     Args:
         metric: its name.
@@ -68,7 +68,7 @@ def quantiles(metric: str, of: str, by: str = "") -> tuple[Query, Query]:
 
 
 def dashboard(uid: str, title: str, description: str) -> builders.Dashboard:
-    """A dashboard without panels, with a variable for the data source and links to the other dashboards."""
+    """Return a dashboard without panels, with a variable for the data source and links to the other dashboards."""
     links = builders.DashboardLink("Tracker").type(DashboardLinkType.DASHBOARDS).tags([TAG])
     source = builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
     return (
@@ -86,7 +86,7 @@ def dashboard(uid: str, title: str, description: str) -> builders.Dashboard:
 
 
 def choice(name: str, label: str, metric: str, of: str, several: bool = True) -> Builder[VariableModel]:
-    """A variable whose values are those of a label.
+    """Return a variable whose values are those of a label.
 
     Args:
         name: of the variable.
@@ -109,7 +109,7 @@ def choice(name: str, label: str, metric: str, of: str, several: bool = True) ->
 def graph(
     title: str, description: str, unit: str, *queries: Query, width: int = 8, stacked: bool = False
 ) -> Builder[Panel]:
-    """A panel of lines over time.
+    """Return a panel of lines over time.
 
     Args:
         title: of the panel.
@@ -162,7 +162,7 @@ def number(
     red_from: float | None = None,
     red_below: float | None = None,
 ) -> Builder[Panel]:
-    """A panel of one number, the newest.
+    """Return a panel of one number, the newest.
 
     Args:
         title: of the panel.
@@ -204,7 +204,7 @@ class Column(NamedTuple):
 
 
 def rows(title: str, description: str, label: str, link: str, columns: list[Column]) -> Builder[Panel]:
-    """A table with a row for each value of a label.
+    """Return a table with a row for each value of a label.
 
     Args:
         title: of the panel.

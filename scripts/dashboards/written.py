@@ -17,14 +17,14 @@ DIRECTORY = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "dashbo
 
 
 def _numbered(dashboard: Dashboard) -> Dashboard:
-    """The dashboard with an id for each panel, so that links to one stay what they are."""
+    """Return the dashboard with an id for each panel, so that links to one stay what they are."""
     for number, panel in enumerate(dashboard.panels or (), 1):
         panel.id_val = number
     return dashboard
 
 
 def written() -> dict[str, str]:
-    """The files' texts, by name."""
+    """Return the files' texts, by name."""
     dashboards = {"overview": overview(), "job": job(), "relays": relays(), "spark": spark()}
     return {
         f"{name}.json": json.dumps(_numbered(dashboard.build()), cls=JSONEncoder, indent=2) + "\n"

@@ -36,7 +36,7 @@ INSIDE = "IMAGE_CHECK_INSIDE"
 
 
 def steps(pull: bool, spark: bool) -> list[tuple[str, Callable[[], None]]]:
-    """The steps, with their names."""
+    """Return the steps, with their names."""
     base = base_image((ROOT / "Dockerfile").read_text())
     made = [] if pull else [(f"debootstrap makes what stands in for {base}", lambda: make_base(base))]
     steps = [

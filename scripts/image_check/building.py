@@ -20,7 +20,7 @@ SLIM = {
 
 
 def base_image(dockerfile: str) -> str:
-    """The name of the one image that the Dockerfile begins with.
+    """Return the name of the one image that the Dockerfile begins with.
 
     Raises:
         CheckError: there are several.

@@ -65,7 +65,7 @@ class Container:
         return self.run("python", "-", given=program).stdout.strip()
 
     def healthy(self) -> bool:
-        """The answer of the image's own HEALTHCHECK."""
+        """Return the answer of the image's own HEALTHCHECK."""
         return not engine("podman", "healthcheck", "run", self.name, may_fail=True).returncode
 
     def await_healthy(self) -> None:

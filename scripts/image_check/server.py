@@ -41,7 +41,7 @@ print(json.dumps({"uid": status["Uid"].split()[0], "gid": status["Gid"].split()[
 
 
 def check_server() -> None:
-    """A server in a container, from its first start to its last."""
+    """Check a server in a container, from its first start to its last."""
     server = Container("image-check-server", options=(*INSECURE, "--volume", "/var/lib/tracker"))
     with running(server):
         server.await_healthy()
@@ -65,7 +65,7 @@ def check_server() -> None:
 
 
 def check_relay(server: Container) -> None:
-    """A relay of the same image, which reaches the server and serves its clients."""
+    """Check a relay of the same image, which reaches the server and serves its clients."""
     arguments = ("relay", "--server", "127.0.0.1:7654", "--listen", "127.0.0.1:7655")
     relay = Container("image-check-relay", *arguments, network=f"container:{server.name}")
     with running(relay):
@@ -75,7 +75,7 @@ def check_relay(server: Container) -> None:
 
 
 def check_health_fails() -> None:
-    """The health check tells a container without a server."""
+    """Check that the health check fails in a container without a server."""
     idle = Container("image-check-idle", "60", options=("--entrypoint", "sleep"))
     with running(idle):
         expect(idle.healthy(), False, "the health check fails where no server answers")

@@ -23,7 +23,7 @@ _DATA = (
 
 
 def built() -> Path:
-    """The wheel in `dist/`, as `python -m scripts.release.dist_check` has left it; it is built if there is none."""
+    """Return the wheel in `dist/`, as `python -m scripts.release.dist_check` has left it; build it if there is none."""
     found = list(DIST.glob("*.whl"))
     return found[0] if len(found) == 1 else build()[1]
 

@@ -78,7 +78,7 @@ class Running:
 
 @contextmanager
 def running(installed: Environment, directory: Path) -> Iterator[Running]:
-    """A tracker that is stopped at the end, whatever happens."""
+    """Run a tracker that is stopped at the end, whatever happens."""
     server = Running(installed, directory)
     try:
         yield server
@@ -119,7 +119,7 @@ class Checks:
         }
 
     def _installed(self, extra: str, lacking: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> Environment:
-        """An environment with an extra, which has the package from the wheel and lacks what other extras have."""
+        """Make an environment with an extra, which has the package from the wheel and lacks what other extras have."""
         installed = with_extra(extra, self._wheel, more)
         where, missing = installed.run("-c", MODULES, *lacking, directory=self._home).stdout.splitlines()
         expect(str(installed.home) in where and str(ROOT / "tracker") not in where, True, "the package is the wheel's")
@@ -135,7 +135,7 @@ class Checks:
         return done.stderr if status else done.stdout
 
     def base(self) -> None:
-        """A client alone reports, and sees the end."""
+        """Check that a client alone reports, and sees the end."""
         client = self._installed("", (*_SERVER_ONLY, *_SPARK_ONLY, *_CLI_ONLY))
         with running(self._server(), self._home) as server:
             done = client.run("-c", REPORT, server.address, "dist-base", directory=self._home)
@@ -154,7 +154,7 @@ class Checks:
         expect("pip install 'substream-tracker[server]'" in refused, True, "`tracker serve` names the extra")
 
     def server(self) -> None:
-        """A server runs without Spark, keeps its journal, and serves its page."""
+        """Check that a server runs without Spark, keeps its journal, and serves its page."""
         installed = self._installed("server", _SPARK_ONLY)
         with running(installed, self._home) as server:
             installed.run("-c", REPORT, server.address, "dist-server", directory=self._home)
@@ -168,7 +168,7 @@ class Checks:
         self._dev(installed)
 
     def _dev(self, installed: Environment) -> None:
-        """`tracker dev`, started as `uvx --from …` does, prints what reaches it."""
+        """Check that `tracker dev`, started as `uvx --from …` does, prints what reaches it."""
         command = [
             str(installed.home / "bin" / "tracker"),
             "dev",
@@ -188,7 +188,7 @@ class Checks:
         expect(dev.returncode, 0, "it stops with 0 after Ctrl-C")
 
     def load(self) -> None:
-        """The load drives a server that is installed elsewhere."""
+        """Check that the load drives a server that is installed elsewhere."""
         installed = self._installed("load", (*_SERVER_ONLY, *_SPARK_ONLY))
         with running(self._server(), self._home) as server:
             arguments = ("load", "smoke", "--server", server.address, "--duration", "1")
@@ -199,7 +199,7 @@ class Checks:
             expect(figure.read_bytes()[:4], b"\x89PNG", "and it is drawn")
 
     def testing(self) -> None:
-        """Somebody's tests get the fixtures, and fail with the reason."""
+        """Check that somebody's tests get the fixtures, and fail with the reason."""
         installed = self._installed("testing", _SPARK_ONLY, ("pytest",))
         folder = self._home / "tests"
         folder.mkdir()
@@ -209,7 +209,7 @@ class Checks:
         expect("1 in flight" in printed, True, "with the reason")
 
     def spark(self) -> None:
-        """A Spark job runs without the server's libraries."""
+        """Check that a Spark job runs without the server's libraries."""
         installed = self._installed("spark", (*_SERVER_ONLY, *_CLI_ONLY))
         folder = self._home / "spark"
         folder.mkdir()

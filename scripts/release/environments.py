@@ -73,12 +73,12 @@ class Environment:
 
 
 def environment() -> dict[str, str]:
-    """The variables that a program of a fresh environment gets."""
+    """Return the variables that a program of a fresh environment gets."""
     return {name: value for name, value in os.environ.items() if name not in _FOREIGN and "TRACKER_" not in name}
 
 
 def tools() -> Environment:
-    """The environment of build, pip, twine, cyclonedx-py and zizmor, with the pinned versions."""
+    """Return the environment of build, pip, twine, cyclonedx-py and zizmor, with the pinned versions."""
     made = Environment(HOME / "tools")
     if _is_new(made, _TOOLS.read_text()):
         subprocess.run([sys.executable, "-m", "venv", "--upgrade-deps", str(made.home)], check=True)
@@ -88,7 +88,7 @@ def tools() -> Environment:
 
 
 def with_extra(extra: str, wheel: Path, more: Sequence[str] = ()) -> Environment:
-    """An environment with the wheel and one extra, the libraries in the versions of constraints.txt, and nothing else.
+    """Make an environment with the wheel and an extra, the libraries in the versions of constraints.txt, and no more.
 
     Nothing is compiled: each library has to have a wheel for this machine, but for PySpark, which is published as an
     sdist of Python files.

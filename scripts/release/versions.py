@@ -31,7 +31,7 @@ class Place(NamedTuple):
     pattern: str
 
     def found(self, root: Path) -> list[str]:
-        """The versions that are there."""
+        """Return the versions that are there."""
         expression = re.compile(self.pattern, re.MULTILINE)
         return [each.group("version") for each in expression.finditer((root / self.file).read_text())]
 

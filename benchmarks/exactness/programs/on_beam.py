@@ -89,7 +89,7 @@ class Write(beam.DoFn):
 
 
 def windows_of(query: str) -> Any:
-    """The windows of a query."""
+    """Return the windows of a query."""
     return {
         "sliding": window.SlidingWindows(LENGTH, SLIDE),
         "session": window.Sessions(GAP),

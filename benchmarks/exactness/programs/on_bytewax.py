@@ -38,12 +38,12 @@ class Clock:
         self.step = 0
 
     def get(self) -> datetime:
-        """The time."""
+        """Return the time."""
         return self.now
 
 
 def time_of(milliseconds: int) -> datetime:
-    """A time of the workload."""
+    """Return a time of the workload."""
     return EPOCH + timedelta(milliseconds=milliseconds)
 
 
@@ -125,7 +125,7 @@ def fold(state: list[int], row: Row) -> list[int]:
 
 
 def merge(one: list[int], other: list[int]) -> list[int]:
-    """Two sessions become one."""
+    """Merge two sessions into one."""
     sums = [a + b for a, b in zip(one[:4], other[:4], strict=True)]
     return [*sums[:2], max(one[2], other[2]), sums[3], min(one[4], other[4]), max(one[5], other[5])]
 
@@ -136,7 +136,7 @@ def entity_of(query: str, row: Row) -> int:
 
 
 def windower(query: str) -> w.Windower[Any]:
-    """The windows of a query."""
+    """Return the windows of a query."""
     if query == "session":
         return w.SessionWindower(gap=GAP)
     if query == "sliding":
@@ -164,7 +164,7 @@ def result(query: str) -> Callable[[tuple[str, tuple[int, list[int]]]], dict[str
 
 
 def dataflow(workload: dict[str, Any], out: Path, options: dict[str, Any]) -> Dataflow:
-    """All queries over one stream."""
+    """Return all queries over one stream."""
     clock = Clock(workload["steps"][0]["until"])
     flow = Dataflow("queries")
     rows = op.input("rows", flow, Source(workload["steps"], clock))

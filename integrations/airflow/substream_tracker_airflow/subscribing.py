@@ -124,7 +124,7 @@ class SubscriptionReader:
         return found
 
     def _pass_over(self, subscription: Subscription, seq: int) -> None:
-        """An event is not wanted, and all before it are done: now and then this is acknowledged."""
+        """Pass over an event that is not wanted, when all before it are done: now and then this is acknowledged."""
         self._room.release()
         if self._loop.time() >= self._passed_at + _PASSED_EVERY_S:
             self._passed_at = self._loop.time()

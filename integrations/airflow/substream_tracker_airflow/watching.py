@@ -91,7 +91,7 @@ class SubstreamEnds(BaseEventTrigger):
             yield TriggerEvent(payload)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Is not used: an `AssetWatcher` reads the shared stream.
+        """Remain unused: an `AssetWatcher` reads the shared stream.
 
         Raises:
             NotImplementedError: always.
