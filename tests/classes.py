@@ -16,7 +16,7 @@ MADE = Path(__file__).parents[1] / ".cache" / "spark-classes.jsa"  #: where `mak
 
 
 def reading(archive: Path) -> str:
-    """The options of a JVM that uses an archive if it can.
+    """Return the options of a JVM that uses an archive if it can.
 
     Example:
         >>> reading(Path("/tmp/classes.jsa"))

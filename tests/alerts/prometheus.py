@@ -40,14 +40,14 @@ class Prometheus:
         return answer["data"]
 
     def query(self, expression: str) -> list[tuple[Labels, float]]:
-        """The samples that an expression has now."""
+        """Return the samples that an expression has now."""
         data = self._get("query", query=expression)
         if data["resultType"] == "scalar":
             return [({}, float(data["result"][1]))]
         return [(each["metric"], float(each["value"][1])) for each in data["result"]]
 
     def alerts(self, name: str) -> list[dict[str, Any]]:
-        """The pending and firing alerts of a rule."""
+        """Return the pending and firing alerts of a rule."""
         return [each for each in self._get("alerts")["alerts"] if each["labels"]["alertname"] == name]
 
     def fires(self, name: str, **labels: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Prometheus:
 
 
 def _configuration(targets: dict[str, Sequence[str]]) -> str:
-    """The shipped configuration, quicker by the factor of the rules, for other targets."""
+    """Return the shipped configuration, quicker by the factor of the rules, for other targets."""
     shipped = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
     for setting in ("scrape_interval", "evaluation_interval"):
         seconds = int(shipped["global"][setting].removesuffix("s"))
@@ -86,7 +86,7 @@ def _configuration(targets: dict[str, Sequence[str]]) -> str:
 
 @contextmanager
 def prometheus(directory: Path, targets: dict[str, Sequence[str]]) -> Iterator[Prometheus]:
-    """A Prometheus with the shipped configuration and rules, both quicker by `FACTOR`.
+    """Yield a Prometheus with the shipped configuration and rules, both quicker by `FACTOR`.
 
     Args:
         directory: for its files.

@@ -19,7 +19,7 @@ _TIME = re.compile(
 
 
 def each_time(rules: str, write: Callable[[int], str]) -> str:
-    """The rules with each of their times written anew.
+    """Return the rules with each of their times written anew.
 
     >>> each_time("for: 5m", lambda seconds: f"{seconds}s")
     'for: 300s'
@@ -37,7 +37,7 @@ def each_time(rules: str, write: Callable[[int], str]) -> str:
 
 
 def quick(rules: str) -> str:
-    """The rules with each of their times divided by `FACTOR`.
+    """Return the rules with each of their times divided by `FACTOR`.
 
     >>> quick("for: 5m"), quick("rate(a_total[1m])"), quick("a_seconds > 900")
     ('for: 10s', 'rate(a_total[2s])', 'a_seconds > 30')

@@ -48,7 +48,7 @@ class Scene:
         self.server.kill()
 
     def _report_on(self) -> None:
-        """Small reports, one after the other, through all faults."""
+        """Send small reports, one after the other, through all faults."""
         while not self._stop.wait(0.02):
             with suppress(grpc.RpcError):
                 self.stub.Report(ends(next(self._epochs), "load"), timeout=10)

@@ -176,7 +176,7 @@ def test_a_relay_that_cannot_reach_its_tracker(tmp_path: Path) -> None:
 
 
 def slow_disk(directory: Path) -> Path:
-    """A library that makes syncs slow."""
+    """Return a library that makes syncs slow."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler to make a slow disk with: apt-get install gcc libc6-dev")

@@ -49,7 +49,7 @@ def run(
     front: bool = False,
     after: float = 0,
 ) -> Seen:
-    """One attack, for at least so many seconds; the other client goes on after it for so many.
+    """Run one attack, for at least so many seconds; the other client goes on after it for so many.
 
     Quotas are the attacker's. With a front, all calls go through it, and the server behind has no limits of the attack.
     """

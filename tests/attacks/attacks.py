@@ -39,7 +39,7 @@ class Attack(NamedTuple):
 
 
 def nothing(server: Server, scale: float) -> None:
-    """There is nothing to prepare."""
+    """Prepare nothing."""
 
 
 def said(call: Callable[[], Any]) -> str:
@@ -61,7 +61,7 @@ def own_channel(server: Server) -> Iterator[Any]:  # the types of grpc know no c
 
 
 def raw(method: str, make: Callable[[float], bytes]) -> Callable[[Server, float, Any], Counter[str]]:
-    """One call with bytes."""
+    """Make one call with bytes."""
     made: dict[float, bytes] = {}
 
     def strike(server: Server, scale: float, _: Any) -> Counter[str]:
@@ -73,7 +73,7 @@ def raw(method: str, make: Callable[[float], bytes]) -> Callable[[Server, float,
 
 
 def one_each(count: int, received: int) -> dict[str, Any]:
-    """The columns of a report with one element of each of so many names, sent and received, or only sent."""
+    """Return the columns of a report with one element of each of so many names, sent and received, or only sent."""
     return {
         "scope_index": [0] * count,
         "end_times": [],
@@ -101,7 +101,7 @@ def graph(segments: int, feeds: int) -> bytes:
 
 
 def many(server: Server, count: int, job: str = "evil", **spec: Any) -> None:
-    """A job with so many open substreams that do not balance."""
+    """Make a job with so many open substreams that do not balance."""
     define(server.stub, job, **spec)
     for first in range(0, count, 100_000):
         some = min(100_000, count - first)
@@ -133,7 +133,7 @@ def large_job(server: Server, scale: float) -> list[int]:
 
 
 def advance(server: Server, scale: float, state: list[int]) -> Counter[str]:
-    """A frontier over everything: the first closes it all, and nothing ends."""
+    """Promise a frontier over everything: the first closes it all, and nothing ends."""
     state[0] += 1
     promise = wire.Promise(frontier=wire.Frontier(front="f", time=state[1] * state[0]))
     request = wire.ReportRequest(
@@ -160,7 +160,7 @@ def list_all(server: Server, scale: float, _: Any) -> Counter[str]:
 
 
 def read_all(server: Server, scale: float, _: Any) -> Counter[str]:
-    """All events, in the largest pages."""
+    """Read all events, in the largest pages."""
     with own_channel(server) as channel:
         ask = channel.unary_unary(
             CALL + "ListEvents", wire.ListEventsRequest.SerializeToString, wire.ListEventsResponse.FromString
@@ -175,7 +175,7 @@ def read_all(server: Server, scale: float, _: Any) -> Counter[str]:
 
 
 def redefine(server: Server, scale: float, state: list[int]) -> Counter[str]:
-    """A front more, and one less, by force: what is open is abandoned, the first time."""
+    """Define a front more, and one less, by force: what is open is abandoned, the first time."""
     answers = Counter[str]()
     for fronts in (["f", "g"], ["f"]):
         state[0] += 1
@@ -191,7 +191,7 @@ def redefine(server: Server, scale: float, state: list[int]) -> Counter[str]:
 
 
 def stalling_job(server: Server, scale: float) -> None:
-    """A job in which everything stalls after a second, and is given up later."""
+    """Make a job in which everything stalls after a second, and is given up later."""
     many(
         server,
         int(1_000_000 * scale),
@@ -207,7 +207,7 @@ def wait_a_while(server: Server, scale: float, _: Any) -> Counter[str]:
 
 
 def closes_by_name(server: Server, scale: float, state: list[int]) -> Counter[str]:
-    """New names, each closed by a promise of its own; all of them end."""
+    """Send new names, each closed by a promise of its own; all of them end."""
     state[0] += 1
     count = int(100_000 * scale)
     closes = [wire.Promise(close=wire.Close(front="f", substream_index=place)) for place in range(count)]
@@ -225,7 +225,7 @@ def wide_job(server: Server, scale: float) -> None:
 
 
 def large_messages(server: Server, scale: float, _: Any) -> Counter[str]:
-    """As large as a message may be, all at once."""
+    """Send messages as large as they may be, all at once."""
     return at_once(server, field(1, b"nobody") + field(2, b"x" * int(15 * MIB * scale)))
 
 
@@ -243,7 +243,7 @@ def at_once(server: Server, data: bytes) -> Counter[str]:
 
 
 def watches(server: Server, scale: float, _: Any) -> Counter[str]:
-    """Very many at once; each is ended when it is under way."""
+    """Watch very many at once; each is ended when it is under way."""
     count = int(2000 * scale)
     ended = Counter[str]()
     with own_channel(server) as channel:
@@ -279,7 +279,7 @@ def one_job_in_order(server: Server, scale: float) -> list[int]:
 
 
 def backlog(server: Server, scale: float) -> None:
-    """A job with many events."""
+    """Make a job with many events."""
     count = int(20_000 * scale)
     define(server.stub, "evil")
     columns = one_each(count, received=1) | {"end_times": list(range(count))}
@@ -301,7 +301,7 @@ def unread_watches(server: Server, scale: float, _: Any) -> Counter[str]:
 
 
 def dribble(server: Server, scale: float, _: Any) -> Counter[str]:
-    """Connections that send a byte now and then, and streams that send a report now and then."""
+    """Open connections that send a byte now and then, and streams that send a report now and then."""
     host, _colon, port = server.address.rpartition(":")
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     sockets = [socket.create_connection((host, int(port))) for _ in range(int(200 * scale))]
@@ -329,7 +329,7 @@ def dribble(server: Server, scale: float, _: Any) -> Counter[str]:
 
 
 def report_flood(server: Server, scale: float, _: Any) -> Counter[str]:
-    """Small reports with new names, as fast as they go, from several connections."""
+    """Send small reports with new names, as fast as they go, from several connections."""
     answers = Counter[str]()
     stop = time.monotonic() + 3 * scale
     numbers = itertools.count()
@@ -348,7 +348,7 @@ def report_flood(server: Server, scale: float, _: Any) -> Counter[str]:
 
 
 def awaits(server: Server, scale: float, _: Any) -> Counter[str]:
-    """Very many wait for what does not end, while others do."""
+    """Wait, very many times, for what does not end, while others do."""
     with own_channel(server) as channel:
         wait = channel.unary_unary(CALL + "Await", wire.AwaitRequest.SerializeToString)
         calls = [
@@ -361,7 +361,7 @@ def awaits(server: Server, scale: float, _: Any) -> Counter[str]:
 
 
 def filters(server: Server, scale: float, _: Any) -> Counter[str]:
-    """Watches with the largest filters."""
+    """Watch with the largest filters."""
     answers = Counter[str]()
     for names in (10_001 + int(100_000 * scale), 10_000):
         request = wire.WatchRequest(job="evil", scopes=["tenant", *(f"{n:090}" for n in range(names - 1))])
@@ -375,14 +375,14 @@ def filters(server: Server, scale: float, _: Any) -> Counter[str]:
 
 
 def refused_reports(server: Server, scale: float, _: Any) -> Counter[str]:
-    """Large ones, for a job that is not there."""
+    """Send large reports for a job that is not there."""
     data = report(0, "nowhere", names=["x" * 500] * int(30_000 * scale)).SerializeToString()
     with own_channel(server) as channel:
         return Counter(said(lambda: channel.unary_unary(CALL + "Report")(data, timeout=300)) for _ in range(10))
 
 
 def cells(server: Server, scale: float, _: Any) -> Counter[str]:
-    """One report that would take gigabytes: many names in a job of many segments."""
+    """Send one report that would take gigabytes: many names in a job of many segments."""
     answers = Counter[str]()
     segments = [wire.Segment(name="a")] + [wire.Segment(name=f"s{n}") for n in range(999)]
     define(server.stub, "cells", segments=segments)
@@ -393,7 +393,7 @@ def cells(server: Server, scale: float, _: Any) -> Counter[str]:
 
 
 def flood(server: Server, scale: float, _: Any) -> Counter[str]:
-    """Look-ups as fast as they go, from several connections."""
+    """Send look-ups as fast as they go, from several connections."""
     answers = Counter[str]()
     stop = time.monotonic() + 3 * scale
 

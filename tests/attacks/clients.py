@@ -58,7 +58,7 @@ def credentials(server: Server, name: str) -> Credentials:
 
 
 def open_channel(server: Server, name: str) -> grpc.Channel:
-    """A client's channel of its own."""
+    """Open a client's channel of its own."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     shown = credentials(server, name)
     transport = shown.transport(server.address)

@@ -26,12 +26,12 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header that is neither compressed nor remembered; both parts have less than 127 bytes."""
+    """Return a header that is neither compressed nor remembered; both parts have less than 127 bytes."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 def block(method: bytes = b"GetServerInfo") -> bytes:
-    """The headers of a call."""
+    """Return the headers of a call."""
     return b"".join(
         literal(name, value)
         for name, value in (
@@ -50,7 +50,7 @@ def settings(*values: tuple[int, int]) -> bytes:
 
 
 def streams(count: int, after_headers: Callable[[int], bytes]) -> bytes:
-    """So many calls, each with frames after its headers."""
+    """Return so many calls, each with frames after its headers."""
     head = block()
     return b"".join(
         frame(HEADERS, END_HEADERS, number, head) + after_headers(number) for number in range(1, 2 * count, 2)
@@ -62,22 +62,22 @@ def rapid_reset(count: int) -> bytes:
 
 
 def made_you_reset(count: int) -> bytes:
-    """Streams that the server has to reset: a window that grows by nothing (CVE-2025-8671)."""
+    """Return streams that the server has to reset: a window that grows by nothing (CVE-2025-8671)."""
     return streams(count, lambda number: frame(WINDOW_UPDATE, 0, number, struct.pack(">I", 0)))
 
 
 def made_you_reset_by_overflow(count: int) -> bytes:
-    """A window that grows beyond its bound."""
+    """Return frames that grow a window beyond its bound."""
     return streams(count, lambda number: frame(WINDOW_UPDATE, 0, number, struct.pack(">I", 0x7FFF_FFFF)))
 
 
 def made_you_reset_by_end(count: int) -> bytes:
-    """Data after the end of a stream."""
+    """Return frames with data after the end of a stream."""
     return streams(count, lambda number: frame(DATA, END_STREAM, number, bytes(5)) + frame(DATA, 0, number, bytes(5)))
 
 
 def made_you_reset_by_head(count: int) -> bytes:
-    """Heads that are none (CVE-2019-9514)."""
+    """Return heads that are none (CVE-2019-9514)."""
     head = literal(b":path", b"/") + literal(b"UPPER", b"case")
     return b"".join(frame(HEADERS, END_HEADERS, number, head) for number in range(1, 2 * count, 2))
 
@@ -100,12 +100,12 @@ def empty_continuations(count: int) -> bytes:
 
 
 def empty_headers(count: int) -> bytes:
-    """Headers without name and value (CVE-2019-9516)."""
+    """Return headers without name and value (CVE-2019-9516)."""
     return streams(count // 100, lambda number: frame(HEADERS, END_HEADERS, number, literal(b"", b"") * 1000))
 
 
 def priorities(count: int) -> bytes:
-    """Streams that depend on one another, in an order that changes (CVE-2019-9513)."""
+    """Return streams that depend on one another, in an order that changes (CVE-2019-9513)."""
     return b"".join(
         frame(PRIORITY, 0, 2 * (n % 50) + 1, struct.pack(">I", 2 * (n * 7 % 50) + 101) + b"\x10") for n in range(count)
     )
@@ -116,7 +116,7 @@ def window_flood(count: int) -> bytes:
 
 
 def large_settings(count: int) -> bytes:
-    """Each of them sets everything again and again (CVE-2020-11080)."""
+    """Return frames that set everything again and again (CVE-2020-11080)."""
     return settings(*[(3, 100)] * 2700) * (count // 100)
 
 
@@ -133,7 +133,7 @@ def ping_flood(count: int) -> bytes:
 
 
 def header_bomb(count: int) -> bytes:
-    """A large header is remembered once, and then named by one byte, again and again."""
+    """Return frames that send a large header once, and then name it by one byte, again and again."""
     remembered = b"\x40" + b"\x01x" + b"\x7f" + bytes([(3000 - 127) & 0x7F | 0x80, (3000 - 127) >> 7]) + b"y" * 3000
     named = remembered + b"\xbe" * 10_000
     head = block()
@@ -143,19 +143,19 @@ def header_bomb(count: int) -> bytes:
 
 
 def no_window(count: int) -> bytes:
-    """Answers that may not be sent, since the caller takes no byte of them."""
+    """Return frames for answers that may not be sent, since the caller takes no byte of them."""
     return settings((4, 0)) + streams(min(count, 1000), lambda number: frame(DATA, END_STREAM, number, bytes(5)))
 
 
 def small_windows(count: int) -> bytes:
-    """Answers that are taken byte by byte (CVE-2019-9511)."""
+    """Return frames for answers that are taken byte by byte (CVE-2019-9511)."""
     numbers = range(1, 2 * min(count, 1000), 2)
     byte_each = b"".join(frame(WINDOW_UPDATE, 0, number, struct.pack(">I", 1)) for number in numbers)
     return no_window(count) + byte_each * 20
 
 
 def unread(count: int) -> bytes:
-    """Answers that may be sent, into a connection of which nobody reads."""
+    """Return frames for answers that may be sent, into a connection of which nobody reads."""
     wide = struct.pack(">I", 0x7FFF_0000)
     return (
         settings((4, 0x7FFF_0000))
@@ -165,7 +165,7 @@ def unread(count: int) -> bytes:
 
 
 def slow_heads(count: int) -> bytes:
-    """Heads that are never finished."""
+    """Return heads that are never finished."""
     return frame(HEADERS, 0, 1, block()[:50])
 
 
@@ -230,7 +230,7 @@ class Http2:
 
 
 def connect(server: Server) -> socket.socket:
-    """As somebody who has no token, over TLS if the server has it."""
+    """Connect as somebody who has no token, over TLS if the server has it."""
     host, _, port = server.address.rpartition(":")
     plain = socket.create_connection((host, int(port)), 10)
     ca = clients.credentials(server, "attacker").ca

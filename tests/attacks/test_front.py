@@ -56,7 +56,7 @@ def server(servers: Servers, tmp_path: Path) -> Server:
 
 @pytest.fixture
 def front(server: Server, tmp_path: Path) -> Iterator[Front]:
-    """One whose patience with what is idle is a second."""
+    """Yield a front whose patience with what is idle is a second."""
     front = Front(tmp_path, server, idle="1s")
     yield front
     front.kill()

@@ -51,7 +51,7 @@ def tracker(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.slow)])
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty journal."""
+    """Yield an empty journal."""
     if request.param == "sqlite":
         yield f"sqlite:{tmp_path / 'elsewhere.db'}"
         return

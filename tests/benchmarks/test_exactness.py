@@ -131,7 +131,7 @@ def test_a_partition_that_lags_is_read_later() -> None:
 
 
 def of_pandas(query: str, rows: list[Row]) -> dict[Key, tuple[int, int, int]]:
-    """The same query by pandas, in another way."""
+    """Compute the same query by pandas, in another way."""
     table = pd.DataFrame([vars(row) for row in rows])
     bids = table[table["kind"] == "bid"].copy()
     bids["begin"] = bids["at"] - bids["at"] % LENGTH
@@ -180,7 +180,7 @@ def judged(workload: Workload, truth: dict[Key, Result], emitted: list[Emitted])
 
 
 def perfect(workload: Workload, truth: dict[Key, Result]) -> list[Emitted]:
-    """Each result in the step in which it is complete."""
+    """Return each result in the step in which it is complete."""
     return [
         Emitted(next(step.number for step in workload.steps if step.until > each.complete), key, each.value)
         for key, each in truth.items()

@@ -20,7 +20,7 @@ _numbers = count()
 
 @pytest.fixture(scope="session")
 def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    """The line to the store. Its keys are Spark's settings, and no variables of the environment."""
+    """Yield the line to the store. Its keys are Spark's settings, and no variables of the environment."""
     pytest.importorskip("obstore")
     if "hadoop-aws" not in str(spark.conf.get("spark.jars", "")):
         pytest.skip("Hadoop's client of S3 is fetched for Spark 4.1, by Maven")
@@ -49,5 +49,5 @@ def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def bucket(store: Line) -> str:
-    """The URL of a place of the test's own."""
+    """Return the URL of a place of the test's own."""
     return f"s3a://state/{next(_numbers)}"

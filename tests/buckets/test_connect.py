@@ -28,7 +28,7 @@ Result = tuple[str, str, str, int, int]
 
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeServer]:
-    """A server with Delta and Iceberg, and its store, whose keys are in the environment: Connect shows none."""
+    """Yield a server with Delta and Iceberg, and its store, whose keys are in the environment: Connect shows none."""
     pytest.importorskip("obstore")
     try:
         store = S3(tmp_path_factory.mktemp("s3"))
@@ -97,7 +97,7 @@ def wanted(feed: Feed) -> list[Result]:
 
 
 def put(feed: Feed, hour: int) -> None:
-    """An hour of two tenants, whose last rows say so."""
+    """Put an hour of two tenants, whose last rows are marked as such."""
     feed.put(*[row(100 * hour + n, 60 * hour + n, "ab"[n % 2], "xyz"[n % 3], n, last=n >= 8) for n in range(10)])
 
 

@@ -47,7 +47,7 @@ class Job:
         return tracking, tracking.release(source, list(keys), aggs={"n": F.count("*"), "amount": F.sum("amount")})
 
     def first_half(self, place: str) -> Tracking:
-        """A deployment that has released an hour, keeps two, and has handed over."""
+        """Run a deployment that releases an hour, keeps two, and hands over."""
         tracking, released = self.declared("1", "kind")
         self.feed.put(row(1, 1), row(2, 2, kind="y"), row(3, 70, amount=3), row(4, 3, "b"), row(5, 4, "b", last=True))
         start(released, f"{place}/cp1", f"{place}/out1")

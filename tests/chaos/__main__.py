@@ -98,7 +98,7 @@ def _has_kafka(needed: bool) -> bool:
 
 
 def _again(seed: int, given: argparse.Namespace) -> str:
-    """The command that plays one round again."""
+    """Return the command that plays one round again."""
     command = f"python -m tests.chaos --rounds 1 --seed {seed} --faults {given.faults} --files {given.files}"
     kills = "" if given.kills is None else f" --kills {given.kills}"
     without = "" if given.without is None else f" --without {given.without}"

@@ -135,7 +135,7 @@ def session(shape: Shape, path: Path) -> SparkSession:
 
 
 def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
-    """The job, started."""
+    """Start the job."""
     failures = str(path / "task-failures")
 
     def flaky(place: str) -> Flaky:

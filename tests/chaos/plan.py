@@ -123,7 +123,7 @@ def is_over_kafka(seed: int, without: str | None) -> bool:
 
 
 def shape(seed: int, server: str, brokers: str, without: str | None, store: str = "") -> Shape:
-    """The job of a round.
+    """Draw the job of a round.
 
     Args:
         seed: of the round.
@@ -156,7 +156,7 @@ def drawn(seed: int, number: int, kinds: Sequence[str], weights: Mapping[str, in
 
 
 def faults(seed: int, kinds: Sequence[str]) -> list[Fault]:
-    """The faults of a round: some pauses are short, and some so long that Spark gives the process up.
+    """Draw the faults of a round: some pauses are short, and some so long that Spark gives the process up.
 
     Args:
         seed: of the round.
@@ -175,7 +175,7 @@ def faults(seed: int, kinds: Sequence[str]) -> list[Fault]:
 
 
 def faults_in_a_drain(seed: int) -> list[Fault]:
-    """The faults that strike while the job of a round drains, one soon after the other: a drain takes some seconds.
+    """Draw the faults that strike while a round's job drains, one soon after the other: a drain takes some seconds.
 
     The driver comes first, so that the others meet a drain that was begun by another one.
 
@@ -188,7 +188,7 @@ def faults_in_a_drain(seed: int) -> list[Fault]:
 
 
 def files(seed: int, number: int, marked: bool) -> list[list[dict[str, Any]]]:
-    """The rows that are fed, file by file; windows end one after the other, each by a mark.
+    """Return the rows that are fed, file by file; windows end one after the other, each by a mark.
 
     Args:
         seed: of the round.

@@ -53,7 +53,7 @@ def processes(mark: str) -> list[Process]:
 
 
 def below(root: int, living: Iterable[Process]) -> list[int]:
-    """A process and all its descendants."""
+    """Return a process and all its descendants."""
     living = list(living)
     family = [root]
     for pid in family:

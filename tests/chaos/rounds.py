@@ -219,12 +219,12 @@ class Round:
             )
 
     def _restart(self) -> None:
-        """Another driver, on the same checkpoints."""
+        """Start another driver, on the same checkpoints."""
         self._restarts += 1
         self._start()
 
     def _keep_up(self) -> None:
-        """A driver that has ended by itself is started again, as a supervisor would."""
+        """Start a driver again that has ended by itself, as a supervisor would."""
         assert self._driver is not None
         code = self._driver.poll()
         if code is None:

@@ -35,7 +35,7 @@ def kills(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """For people, in Markdown."""
+    """Return the table for people, in Markdown."""
     rows = [f"| {kind} | {n['injected']} | {n['survived']} |" for kind, n in summary(outcomes).items()]
     exact = [outcome for outcome in outcomes if not outcome.problems]
     seeds = [outcome.shape.seed for outcome in outcomes]

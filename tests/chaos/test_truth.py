@@ -22,7 +22,7 @@ CHILDREN = [row for row in FED if row["kind"] != "z"]
 
 
 def exact(shape: Shape, children: list[dict[str, Any]]) -> Ends:
-    """The ends of a round in which everything was counted once."""
+    """Return the ends of a round in which everything was counted once."""
     ends: Ends = {}
     windows = {_window(row) for row in FED}
     for segment in ("in", "clean", "audit"):

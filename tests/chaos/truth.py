@@ -180,13 +180,13 @@ def has_all(kept: Kept, fed: Sequence[Row]) -> bool:
 
 
 def _epochs_with_labels(path: Path) -> int:
-    """Of how many epochs the channel's receiver remembers row by row what it has."""
+    """Count the epochs of which the channel's receiver remembers row by row what it has."""
     newest = [max(query.glob("version-*.json")) for query in (path / TOPIC).glob("received/*")]
     return sum(len(json.loads(version.read_text())["incomplete"]) for version in newest)
 
 
 def all_events(client: TrackerClient, job: str) -> list[Event]:
-    """The job's log."""
+    """Return the job's log."""
     events: list[Event] = []
     last = client.job(job).last_seq
     after = 0

@@ -148,7 +148,7 @@ class Cluster:
         self._managing.start()
 
     def addresses(self, group: int) -> tuple[str, str]:
-        """The tracker's addresses for those who report in a group, and for those who read, in another order."""
+        """Return the tracker's addresses for those who report in a group, and for those who read, in another order."""
         to_report = [place.lines[2 * group].address for place in self.places]
         to_read = [place.lines[2 * group + 1].address for place in reversed(self.places)]
         return "+".join(to_report), "+".join(to_read)
@@ -159,7 +159,7 @@ class Cluster:
         return "+".join(place.server.address for place in self.places)
 
     def process(self, address: str) -> str:
-        """The process that listens behind an address now; empty: none that is known."""
+        """Return the process that listens behind an address now; empty: none that is known."""
         for place in self.places:
             if any(line.address == address for line in place.lines):
                 return place.process
@@ -182,7 +182,7 @@ class Cluster:
         return None
 
     def place(self, target: str) -> Place:
-        """The place that a fault is meant for: ``leader``, ``standby`` or a number."""
+        """Return the place that a fault is meant for: ``leader``, ``standby`` or a number."""
         if target.isdecimal():
             return self.places[int(target)]
         leader = self.leader() or self.places[0]

@@ -57,7 +57,7 @@ class Flow:
         return [f"f{place}" for place in range(self.producers)]
 
     def last(self, producer: int) -> int:
-        """The last epoch of a producer."""
+        """Return the last epoch of a producer."""
         return self.epochs + (_CLEANING if producer == 0 else 0) - 1
 
     def epoch(self, producer: int, number: int) -> Line:

@@ -56,7 +56,7 @@ class Operation:
     by: str = ""
 
     def shown(self) -> str:
-        """A line for people."""
+        """Return a line for people."""
         until = "…" if self.ended is None else f"{self.ended:.3f}"
         by = f" by {self.by}" if self.by else ""
         what = f"{self.kind} {_short(self.asked)} -> {self.outcome} {_short(self.answer)}{by}"
@@ -124,7 +124,7 @@ class History:
 
 @contextmanager
 def recorded(file: Path | None = None) -> Iterator[History]:
-    """A history that is closed at the end."""
+    """Yield a history that is closed at the end."""
     history = History(file)
     try:
         yield history

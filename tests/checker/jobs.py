@@ -104,7 +104,7 @@ class JobHistory:
     # ---------------------------------------------------------------- what was lost
 
     def _of_log_ids(self) -> Iterator[Finding]:
-        """A log gets another id when records were lost, and only then."""
+        """Check that a log gets another id when records were lost, and only then."""
         for operation in self._ok("define"):
             if operation.answer["log_id"] != self._log_id and not self._losses:
                 text = f"{self._job} has log {self._log_id} in the end, and nothing was lost"
@@ -112,7 +112,7 @@ class JobHistory:
                 return
 
     def _of_lost_epochs(self) -> Iterator[Finding]:
-        """Each confirmed epoch is in the log, unless it was lost, and the log has another id since."""
+        """Check that each confirmed epoch is in the log, unless it was lost, and the log has another id since."""
         there = {epoch for epoch in map(marker, self._log) if epoch is not None}
         ids = {each.answer["log_id"] for each in self._ok("define")}
         for epoch, operation in self._confirmed.items():
@@ -132,7 +132,7 @@ class JobHistory:
     # ---------------------------------------------------------------- what was watched
 
     def _of_watches(self) -> Iterator[Finding]:
-        """Every reader gets the same events under the same numbers, without a gap."""
+        """Check that every reader gets the same events under the same numbers, without a gap."""
         known: dict[tuple[str, int], tuple[str, Operation | None]] = {
             (self._log_id, seq): (json.dumps(body), None) for seq, body in enumerate(self._log, 1)
         }
@@ -166,7 +166,7 @@ class JobHistory:
     # ---------------------------------------------------------------- in which order
 
     def _of_order(self) -> Iterator[Finding]:
-        """An epoch that was confirmed before another one was sent comes before it in the log."""
+        """Check that an epoch confirmed before another one was sent comes before that in the log."""
         latest, at = -math.inf, None
         for epoch, _, _ in self._replayed.order:
             confirmed = self._lasting.get(epoch)
@@ -177,7 +177,7 @@ class JobHistory:
                 latest, at = self._began[epoch], epoch
 
     def _of_causes(self) -> Iterator[Finding]:
-        """No event is seen before what caused it was sent."""
+        """Check that no event is seen before what caused it was sent."""
         causes = [(last, epoch) for epoch, _, last in self._replayed.order]
         ends = [last for last, _ in causes]
         for operation, seq, log_id, body in self._seen_events():
@@ -189,7 +189,7 @@ class JobHistory:
                 yield Finding("an event before its cause", text, (operation,))
 
     def _of_reads(self) -> Iterator[Finding]:
-        """No answer is older than what any client had seen when the call began."""
+        """Check that no answer is older than what any client had seen when the call began."""
         last_of = {epoch: last for epoch, _, last in self._replayed.order}
         facts: list[tuple[float, int, Operation]] = []
         for epoch, operation in self._lasting.items():
@@ -216,7 +216,7 @@ class JobHistory:
                 yield Finding("stale", text, (newest[1], operation))
 
     def _of_statuses(self) -> Iterator[Finding]:
-        """A status is what the model has after the same event."""
+        """Check that a status is what the model has after the same event."""
         for operation in self._ok("status"):
             answer = operation.answer
             if answer["log_id"] != self._log_id or not answer["last_seq"]:

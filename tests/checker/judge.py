@@ -25,7 +25,7 @@ class Verdict:
     figures: dict[str, object] = field(default_factory=dict)
 
     def shown(self) -> str:
-        """The verdict for people."""
+        """Return the verdict for people."""
         lines = [f"{name}: {value}" for name, value in self.figures.items()]
         kinds = Counter(finding.kind for finding in self.findings)
         for kind, count in kinds.items():
@@ -59,7 +59,7 @@ def judge(operations: Sequence[Operation], stuck: Sequence[str] = ()) -> Verdict
 
 
 def unaccepted(job: str, operations: Sequence[Operation], accepted: Sequence[float]) -> list[Finding]:
-    """A log that has got another id, or is gone in the end, as after a loss, while no operator has accepted one."""
+    """Find a log that has got another id, or is gone in the end, while no operator has accepted a loss."""
     first: dict[str, Operation] = {}
     for operation in sorted(operations, key=lambda op: op.began):
         if operation.outcome == "ok" and (operation.answer.get("log_id") or operation.kind == "final"):
@@ -73,7 +73,7 @@ def unaccepted(job: str, operations: Sequence[Operation], accepted: Sequence[flo
 
 
 def two_leaders(operations: Sequence[Operation]) -> list[Finding]:
-    """A process that answers a call which began after another process, of a later term, had answered one."""
+    """Find a process that answers a call which began after another process, of a later term, had answered one."""
     answered: dict[str, list[Operation]] = defaultdict(list)
     for operation in operations:
         if operation.by and operation.outcome == "ok" and operation.ended is not None:

@@ -37,7 +37,7 @@ class Fault:
     options: dict[str, Any] = field(default_factory=dict)
 
     def shown(self) -> str:
-        """A line for people."""
+        """Return a line for people."""
         more = "".join(f" {name}={value}" for name, value in self.options.items())
         return f"{self.at:7.2f} s  {self.kind} ({self.target}) for {self.lasts:.2f} s{more}"
 
@@ -67,7 +67,7 @@ class Plan:
     open_substreams: int = 0
 
     def as_json(self) -> str:
-        """The plan for a file."""
+        """Return the plan for a file."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod

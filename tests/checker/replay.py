@@ -38,14 +38,14 @@ class Replayed:
 
 
 def marker(body: Body) -> Epoch | None:
-    """The epoch whose marker has ended, on the first segment; None: this is another event."""
+    """Return the epoch whose marker has ended, on the first segment; None for another event."""
     if body[0] == "ENDED" and body[1] == FIRST and body[2].startswith("p"):
         return body[2], int(body[3])
     return None
 
 
 def skipped(epochs: Mapping[Epoch, Line], log: Sequence[Body]) -> list[Epoch]:
-    """The epochs in two parts at which a producer was when records were lost: the log has it go on behind them."""
+    """Return the epochs in two parts at which a producer was when records were lost: the log goes on behind them."""
     ended = {found for body in log if (found := marker(body))}
     there = sorted(ended | {(producer, -1) for producer, _ in ended})  # all of them start behind -1
     return [
@@ -120,7 +120,7 @@ def _is_next(epoch: Epoch, done: Collection[Epoch]) -> bool:
 
 
 def _comparable(bodies: Sequence[Body]) -> list[Body]:
-    """Late entries come in the order in which a report mentions them, and the client combines entries in its own."""
+    """Sort late entries: they come in a report's order, and the client combines entries in its own."""
     return sorted(body for body in bodies if body[0] == "LATE") + [body for body in bodies if body[0] != "LATE"]
 
 

@@ -90,12 +90,12 @@ class RedisStore:
         return self.server.is_running and not self._sleeps
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill it by SIGKILL."""
         self._sleeps = 0
         self.server.kill()
 
     def sleep(self) -> None:
-        """It stands still."""
+        """Let the store stand still."""
         self._sleeps += 1
         self.server.freeze()
 
@@ -241,7 +241,7 @@ class RedisStore:
         self.replica = replica_of(self.server, self._new_directory(), port)
 
     def hold_replication(self) -> None:
-        """From now on the replica lags."""
+        """Let the replica lag from now on."""
         assert self._replication is not None
         self._replication.hold()
 

@@ -98,7 +98,7 @@ def renumbered(operations: list[Operation]) -> None:
 
 
 def without_an_epoch(operations: list[Operation]) -> None:
-    """As if the last epoch of producer 1 had never been."""
+    """Leave the last epoch of producer 1 out, as if it had never been."""
     events = of(operations, "final")[0].answer["events"]
     events[:] = [each for each in events if each[1][1:4] not in (["a", "p1", "5"], ["b", "p1", "5"])]
     renumbered(operations)
@@ -143,7 +143,7 @@ def with_an_event_too_many(operations: list[Operation]) -> None:
 
 
 def with_an_old_status(operations: list[Operation]) -> None:
-    """The last status is what an earlier one was."""
+    """Put an earlier status in the place of the last one."""
     first, *_, last = of(operations, "status")
     last.answer = dict(first.answer)
 
@@ -163,7 +163,7 @@ def with_an_old_run(operations: list[Operation]) -> None:
 
 
 def with_another_order(operations: list[Operation]) -> None:
-    """The first epoch was confirmed, and sent, after all others."""
+    """Have the first epoch confirmed, and sent, after all others."""
     commit = of(operations, "commit")[0]
     commit.began, commit.ended = 1e6, 1e6 + 1
 

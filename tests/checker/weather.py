@@ -46,7 +46,7 @@ class Weather:
             written.write(_FORM.pack(int(clock * 1e9), late))
 
     def now(self) -> int:
-        """The tracker's clock, in ns since the Unix epoch."""
+        """Return the tracker's clock, in ns since the Unix epoch."""
         return time.time_ns() + self._read()[0]
 
     @property

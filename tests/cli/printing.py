@@ -27,7 +27,7 @@ FIRST = 1_767_323_045 * 10**9  # 2026-01-02 03:04:05
 
 
 def job() -> JobStatus:
-    """A job with everything, and with names of all widths."""
+    """Return a job with everything, and with names of all widths."""
     spec = JobSpec(
         job="flights-of-all-airports", deployment="d1", segments={"raw": ["clean"], "clean": []}, fronts=["schedule"]
     )
@@ -44,7 +44,7 @@ def job() -> JobStatus:
 
 
 def substreams() -> list[SubstreamStatus]:
-    """A substream that waits for much, one of a wide name, and one that a drain has ended."""
+    """Return a substream that waits for much, one of a wide name, and one that a drain has ended."""
     stuck = SegmentStatus("a segment whose name is long", False, 0, 5, 2, "q", "a-producer-of-a-long-name", 20)
     ended = SegmentStatus("raw", True, 0, 7, 7, "q", "q", by_drain=True)
     return [
@@ -55,7 +55,7 @@ def substreams() -> list[SubstreamStatus]:
 
 
 def subscriptions() -> list[SubscriptionStatus]:
-    """One that reads, and one that has expired."""
+    """Return one that reads, and one that has expired."""
     week = 7 * 24 * 3600 * 10**9
     return [
         SubscriptionStatus("mailer", ("raw",), (), 12, week, 1000, 3, FIRST, FIRST, FIRST, None, ""),

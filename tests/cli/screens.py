@@ -101,7 +101,7 @@ class Terminal:
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
     def colours(self, text: str) -> set[str]:
-        """The colours in which a text of one line stands on the screen."""
+        """Return the colours in which a text of one line stands on the screen."""
         for number, line in enumerate(self._screen.display):
             if (start := line.find(text)) >= 0:
                 row = self._screen.buffer[number]
@@ -143,7 +143,7 @@ class Terminal:
         return b"".join(parts)
 
     def plain_lines(self) -> list[str]:
-        """The lines that the terminal was sent, however long, without colours and styles."""
+        """Return the lines that the terminal was sent, however long, without colours and styles."""
         return re.sub(r"\x1b\[[0-9;]*m", "", self.written.decode()).splitlines()
 
     def is_as_before(self) -> bool:

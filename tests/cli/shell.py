@@ -26,7 +26,7 @@ class Shell:
         return self._checked(out.buffer.getvalue().decode(), err.buffer.getvalue().decode(), returned, status)
 
     def process(self, *arguments: str, status: int = 0) -> str:
-        """As a call, in a process of its own: while others run."""
+        """Run a command in a process of its own, while others run."""
         ran = subprocess.run(
             [*TRACKER, *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
@@ -40,7 +40,7 @@ class Shell:
 
 
 def table(printed: str) -> list[dict[str, str]]:
-    """A printed table, by its header: columns begin where a header's word begins or end where it ends."""
+    """Return a printed table, by its header: columns begin where a header's word begins or end where it ends."""
     header, *rows = printed.splitlines()
     return [dict(zip(split(header), split(row), strict=False)) for row in rows]
 

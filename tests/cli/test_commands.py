@@ -21,7 +21,7 @@ from tracker.client.certificates import certificate
 
 @pytest.fixture
 def flights(client: TrackerClient, job: str) -> Iterator[str]:
-    """A job with one substream that has ended, and one that has not."""
+    """Yield a job with one substream that has ended, and one that has not."""
     client.define_job(spec(job, fronts=["schedule"]))
     producer = client.open_producer(job, "q", "r1")
     report = producer.epoch(0)

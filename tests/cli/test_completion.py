@@ -17,7 +17,7 @@ from tracker.client import TrackerClient
 
 @pytest.fixture
 def path(tmp_path: Path, shell: Shell) -> str:
-    """A PATH with the command `tracker` on it."""
+    """Return a PATH with the command `tracker` on it."""
     program = tmp_path / "tracker"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tracker.cli.main "$@"\n')
     program.chmod(0o755)

@@ -27,7 +27,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def job(address: str) -> str:
-    """A job with one element in flight, and a staged epoch of the producer ``p``."""
+    """Return a job with one element in flight, and a staged epoch of the producer ``p``."""
     name = f"job-{uuid.uuid4()}"
     with TrackerClient(address) as client:
         client.define_job(JobSpec(job=name, deployment="d1", segments={"in": []}, fronts=["f"]))
@@ -50,7 +50,7 @@ COMMANDS = {
 
 
 def on_a_terminal(command: list[str], answer: str) -> tuple[int, str]:
-    """The exit status of a command that a person answers, and all that the terminal shows."""
+    """Return the exit status of a command that a person answers, and all that the terminal shows."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(TRACKER[0], [*TRACKER, *command])

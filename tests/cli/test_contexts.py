@@ -18,7 +18,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def alone(file: Path) -> Shell:
-    """A shell whose only knowledge of servers is that file."""
+    """Return a shell whose only knowledge of servers is that file."""
     shell = Shell("")
     del shell.environment["TRACKER_SERVER"], shell.environment["TRACKER_CONFIG"]
     shell.environment["XDG_CONFIG_HOME"] = str(file.parent.parent)

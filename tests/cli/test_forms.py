@@ -41,7 +41,7 @@ def on_a_terminal(shell: Shell, *arguments: str, columns: int = 80, **variables:
 
 @pytest.fixture
 def stuck(client: TrackerClient, job: str) -> str:
-    """A job in which an element is in flight on a segment of a long name, and one has come late."""
+    """Return a job in which an element is in flight on a segment of a long name, and one has come late."""
     client.define_job(spec(job, segments={"raw": [], "a segment whose name is long": []}))
     producer = client.open_producer(job, "q", "r1")
     report = producer.epoch()

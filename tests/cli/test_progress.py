@@ -19,7 +19,7 @@ BAR = "━"
 
 @pytest.fixture
 def stuck(client: TrackerClient, job: str) -> str:
-    """A job with two substreams, each of which an element keeps open."""
+    """Return a job with two substreams, each of which an element keeps open."""
     client.define_job(spec(job))
     report = client.open_producer(job, "q", "r1").epoch(0)
     for name in ("first", "second"):

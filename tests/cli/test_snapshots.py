@@ -15,7 +15,7 @@ from tracker.client import TrackerClient, label
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A tracker with one job: a substream has ended, one is late, one is in flight and its next epoch is staged."""
+    """Yield a tracker with one job: one substream has ended, one is late, one in flight with its next epoch staged."""
     server = Server(tmp_path_factory.mktemp("tracker"), "memory")
     with TrackerClient(server.address) as client:
         client.define_job(spec("flights", segments={"raw": ["clean"], "clean": []}, fronts=["schedule"]))

@@ -36,7 +36,7 @@ def _started(servers: Servers, directory: Path) -> str:
 
 
 def fill(stub: TrackerStub, job: str, names: Random) -> dict[str, str]:
-    """A job in which everything that has a name has a bad one; the names."""
+    """Make a job in which everything that has a name has a bad one; return the names."""
 
     def bad(name: str) -> str:
         parts = names.sample(BAD, 4)

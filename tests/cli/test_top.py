@@ -38,7 +38,7 @@ def job_look(name: str, **values: object) -> JobLook:
 
 
 def a_look() -> Look:
-    """Three jobs: one that is stuck, one that is drained, and one whose name is long."""
+    """Return three jobs: one that is stuck, one that is drained, and one whose name is long."""
     silent = SilentFront("schedule", NOW - timedelta(hours=2)), SilentFront("till\x1b[2J", None)
     draining = DrainStatus(DrainState.DRAINING, "night", "d7", ("a", "b"), 12, 30, ("q",))
     segment = SegmentStatus("raw", False, 0, 5, 2, "q", "q")
@@ -139,7 +139,7 @@ def test_a_tracker_is_looked_at_for_a_tenth_of_the_time() -> None:
 
 
 def fill(client: TrackerClient, job: str, substreams: int = 3) -> None:
-    """A job in which all substreams wait for a front, the first for elements too, and one front has never promised."""
+    """Make a job in which all substreams wait for a front, the first for elements too, and one front never promised."""
     client.define_job(spec(job, fronts=["schedule", "till"]))
     report = client.open_producer(job, "q", "r1").epoch(0)
     report.sent("raw", "JFK", "first", label("a"), end_time=24)

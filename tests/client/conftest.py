@@ -14,7 +14,7 @@ _numbers = count()
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One tracker for all tests that do not disturb it."""
+    """Yield one tracker for all tests that do not disturb it."""
     server = Server(tmp_path_factory.mktemp("tracker"), "memory")
     yield server
     server.stop()
@@ -22,7 +22,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A tracker of the test's own, which may be killed: its journal is a file."""
+    """Yield a tracker of the test's own, which may be killed: its journal is a file."""
     server = Server(tmp_path)
     yield server
     server.kill()
@@ -36,7 +36,7 @@ def client(shared_server: Server) -> Iterator[TrackerClient]:
 
 @pytest.fixture
 def line(shared_server: Server) -> Iterator[Line]:
-    """A line to the shared tracker that may be cut."""
+    """Yield a line to the shared tracker that may be cut."""
     line = Line(shared_server.address)
     yield line
     line.close()
@@ -44,10 +44,10 @@ def line(shared_server: Server) -> Iterator[Line]:
 
 @pytest.fixture
 def job() -> str:
-    """A name that no other test has."""
+    """Return a name that no other test has."""
     return f"job-{next(_numbers)}"
 
 
 def spec(job: str, **rules: object) -> JobSpec:
-    """A job with one segment, ``raw``, and no fronts, unless the rules say otherwise."""
+    """Return a job with one segment, ``raw``, and no fronts, unless the rules say otherwise."""
     return JobSpec(**{"job": job, "deployment": "d1", "segments": {"raw": []}} | rules)  # type: ignore[arg-type]

@@ -75,28 +75,28 @@ class Server:
         return self._process.wait()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process by SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Stop the process by SIGTERM."""
         self._end(signal.SIGTERM)
 
     def ask_to_stop(self) -> None:
-        """SIGTERM, without waiting for its end."""
+        """Send SIGTERM, without waiting for the end."""
         self._signal(signal.SIGTERM)
 
     def restart(self) -> None:
-        """kill -9, and on the same port again."""
+        """Kill the process, and start it on the same port again."""
         self.kill()
         self.start()
 
     def freeze(self) -> None:
-        """It stands still, its connections open."""
+        """Let the process stand still, its connections open."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on."""
+        """Let the process go on."""
         self._signal(signal.SIGCONT)
 
     @property
@@ -146,7 +146,7 @@ class Line:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lead_to(self, target: str) -> None:
-        """From now on, new connections lead to this server."""
+        """Lead new connections to this server from now on."""
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
 
@@ -163,7 +163,7 @@ class Line:
         self._answers.set()
 
     def hold_answers(self, after: bytes = b"") -> None:
-        """From now on, or once callers have said this, the server hears its callers and they do not hear it."""
+        """Hold the server's answers back from now on, or once callers have sent this; their calls reach it."""
         self._sign = after
         if not after:
             self._answers.clear()

@@ -39,7 +39,7 @@ from tracker.client import (
 
 
 def ends(events: Iterator[Event], count: int) -> list[Ended]:
-    """The next ends of a watch."""
+    """Return the next ends of a watch."""
     found: list[Ended] = []
     for event in events:
         if isinstance(event.kind, Ended):
@@ -50,7 +50,7 @@ def ends(events: Iterator[Event], count: int) -> list[Ended]:
 
 
 def pass_through(producer: Producer, epoch: int, name: str, *, close: bool = True) -> None:
-    """One element is sent and received, and no more will come."""
+    """Send and receive one element, and promise that no more will come."""
     report = producer.epoch(epoch)
     report.sent("raw", "s", name, label(name))
     report.received("raw", "s", name, label(name))

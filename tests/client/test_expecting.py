@@ -20,7 +20,7 @@ from tracker.client import (
 
 
 def elements(producer: Producer, epoch: int, scope: str, numbers: range) -> None:
-    """So many elements are sent and received."""
+    """Send and receive so many elements."""
     report = producer.epoch(epoch)
     for number in numbers:
         report.sent("raw", scope, "monday", label(number), end_time=24)

@@ -30,7 +30,7 @@ def fork(child: Callable[[], None]) -> int:
 
 
 def count(client: TrackerClient, job: str, producer: str) -> None:
-    """A run that reports ten elements."""
+    """Report ten elements in a run."""
     with client.open_producer(job, producer, "r1") as opened:
         for epoch in range(10):
             report = opened.epoch(epoch)

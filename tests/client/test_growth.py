@@ -33,7 +33,7 @@ class Life:
         self.ends = 0
 
     def live(self, batches: int) -> None:
-        """So many batches more."""
+        """Live through so many batches more."""
         for number in range(self.batches, self.batches + batches):
             if number % 100 == 0:
                 names = ("source", "cleaning", "release", f"passing-{number}")

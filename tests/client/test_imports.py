@@ -28,7 +28,7 @@ _SEVERAL = "from tracker.client import Position, ShardedClient, ShardedProducer,
 
 
 def loaded(code: str) -> set[str]:
-    """The modules that a new process loads to run this."""
+    """Return the modules that a new process loads to run this."""
     printing = "print(json.dumps(sorted(set(sys.modules) - before)))"
     program = "\n".join(["import json, sys", "before = set(sys.modules)", code, printing])
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -16,20 +16,20 @@ COUNTS = ("sent", "released", "filtered", "late", "given_up", "quarantined", "mi
 
 
 def receipt(segment: str, elements: int, seq: int, **fields: Any) -> dict[str, Any]:
-    """A receipt in which nothing is lost; what is not given is as in one of an earlier version."""
+    """Return a receipt in which nothing is lost; what is not given is as in one of an earlier version."""
     own = {"job": "shop", "deployment": "d1", "segment": segment, "scope": "berlin", "name": "monday", "revision": 0}
     counts = {"elements": elements, "rows": elements, "in_flight": 0, "late": 0, "bad": 0, "before": 0, "seq": seq}
     return dict.fromkeys(NEEDED) | own | counts | {"query": f"q-{segment}", "reason": "COMPLETE"} | fields
 
 
 def through(segment: str, elements: int, seq: int, entered: int, **fields: Any) -> dict[str, Any]:
-    """A receipt of what came from the source ``in``."""
+    """Return a receipt of what came from the source ``in``."""
     upstream = json.dumps({"in": entered, "retry": 7})
     return receipt(segment, elements, seq, origins='["in"]', upstream=upstream, **fields)
 
 
 def total(*receipts: dict[str, Any], asides: tuple[Aside, ...] = ()) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The counts of the only substream, and what is wrong; each line is the sum of its parts."""
+    """Return the counts of the only substream, and what is wrong; each line is the sum of its parts."""
     ((first, *others),) = ledger_of(receipts, asides)
     for line in (first, *others):
         assert line.sent == sum(getattr(line, name) for name in COUNTS[1:]) + line.passed_on

@@ -28,7 +28,7 @@ def gather() -> tuple[Report, list[Contents]]:
 
 
 def entries(contents: Contents) -> dict[tuple[str, str, str, int], tuple[int, int, int]]:
-    """The entries by segment, scope, name and end time; no two may be of the same."""
+    """Return the entries by segment, scope, name and end time; no two may be of the same."""
     rows = {}
     for place, segment, xor, sent, received in zip(
         contents.substream_index.tolist(),

@@ -171,7 +171,7 @@ class Driver:
         return {}
 
     def new_events(self) -> list[Any]:
-        """The events since the last call."""
+        """Return the events since the last call."""
         try:
             response = self.stub.ListEvents(wire.ListEventsRequest(job=self._job, after_seq=self._seq, limit=10_000))
         except grpc.RpcError as error:
@@ -213,7 +213,7 @@ def report(job: str, line: Line) -> wire.ReportRequest:
 
 
 def _promise(said: list[Any], index: dict[Any, int] | None = None) -> wire.Promise:
-    """A promise; without an index, of a commit, in which an expectation names its substream itself."""
+    """Return a promise; without an index, of a commit, in which an expectation names its substream itself."""
     match said:
         case ["frontier", front, scope, time]:
             return wire.Promise(frontier=wire.Frontier(front=front, scope=scope, time=time))

@@ -14,7 +14,7 @@ __all__ = ["connect", "feed", "job", "tracker"]
 
 @pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """A server that no test disturbs."""
+    """Yield a server that no test disturbs."""
     with ConnectServer(tmp_path_factory.mktemp("connect"), settings()) as server:
         yield server
         server.kill()

@@ -54,7 +54,7 @@ class Application:
         )
 
     def released(self, stream: Any = None) -> TrackedWriter:
-        """The writer of sums by kind of what costs less than 7."""
+        """Return the writer of sums by kind of what costs less than 7."""
         most = 6  # a step may have what it closes over
 
         def cheap(rows: DataFrame) -> DataFrame:
@@ -71,14 +71,14 @@ class Application:
 
 
 def night(it: Application) -> None:
-    """Everything that is there, and what it has ended."""
+    """Process everything that is there, and what it has ended."""
     query = it.released().trigger(availableNow=True).start(it.path / "out")
     query.awaitTermination()
     assert not query.isActive
 
 
 def detached(it: Application) -> None:
-    """The application ends, and its queries go on."""
+    """End the application, while its queries go on."""
     it.through_a_channel()
     os._exit(0)  # nobody stops the session
 
@@ -90,13 +90,13 @@ def dry(it: Application) -> None:
 
 
 def alone(it: Application) -> None:
-    """The application ends, and its query goes on, which releases what it reads."""
+    """End the application, while its query goes on, which releases what it reads."""
     it.released().start(it.path / "out")
     os._exit(0)
 
 
 def failing(it: Application) -> None:
-    """A function that gets results fails; it is started again, while nothing comes, and does not."""
+    """Let a function that gets results fail, and start it again, while nothing comes, so that it does not."""
     full, out = it.path / "full", str(it.path / "out")
 
     def write(rows: DataFrame, epoch: int) -> None:
@@ -118,7 +118,7 @@ def failing(it: Application) -> None:
 
 
 def held(it: Application) -> None:
-    """A query is stopped in the middle of a batch, which goes on whatever its process is told."""
+    """Stop a query in the middle of a batch, which goes on whatever its process gets."""
     inside, go, over = (it.path / name for name in ("inside", "go", "over"))
 
     def wait(rows: DataFrame) -> DataFrame:

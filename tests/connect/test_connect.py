@@ -25,7 +25,7 @@ Result = tuple[str, str, str, int, int]
 
 
 def put(feed: Feed, hour: int, rows: int = 10) -> None:
-    """An hour of two tenants, whose last rows say so."""
+    """Put an hour of two tenants, whose last rows are marked as such."""
     feed.put(
         *[row(100 * hour + n, 60 * hour + n, "ab"[n % 2], "xyz"[n % 3], n, last=n >= rows - 2) for n in range(rows)]
     )

@@ -26,7 +26,7 @@ from tracker.journal.snapshots import encode
 
 
 def with_looks(lines: Sequence[Line], seed: int) -> list[Line]:
-    """The lines, some marked: at `rebuild` the core is built again from its dump, after `look` views are compared."""
+    """Return the lines, some marked: `rebuild` builds the core again from its dump, after `look` views are compared."""
     random = Random(seed)
     marked = [
         line | {name: True for name, share in (("rebuild", 0.1), ("look", 0.25)) if random.random() < share}
@@ -108,7 +108,7 @@ def _job(tracker: Any) -> Any:
 
 
 def _telling(frontiers: dict[str, int]) -> dict[str, int]:
-    """Without the scopes whose time says nothing beside the one of every scope."""
+    """Leave out the scopes whose time adds nothing to the one of every scope."""
     of_all = frontiers.get("*")
     return {scope: time for scope, time in frontiers.items() if scope == "*" or of_all is None or time > of_all}
 
@@ -205,7 +205,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 def shrink(lines: Sequence[Line], fails: Callable[[Sequence[Line]], bool]) -> list[Line]:
-    """A short sequence that fails as the given one does: lines are left out, then what they say is.
+    """Return a short sequence that fails as the given one does: lines are left out, then parts of them.
 
     Args:
         lines: a sequence that fails.
@@ -252,7 +252,7 @@ MARKS = ["rebuild", "look"]
 
 
 def _simpler(line: Line) -> list[Line]:
-    """The line with one thing less said."""
+    """Return the line without one of its parts."""
     without = [name for name in OPTIONS + MARKS if name in line]
     found: list[Line] = [{key: value for key, value in line.items() if key != name} for name in without]
     durations = line.get("durations", {})
@@ -270,12 +270,12 @@ def _simpler(line: Line) -> list[Line]:
 
 
 def complaint(lines: Sequence[Line]) -> str:
-    """A failing sequence, cut down, as lines, and where core and model part on it."""
+    """Return a failing sequence, cut down, as lines, and where core and model part on it."""
     kind = _kind(difference(lines))
     short = shrink(lines, lambda some: _kind(difference(some)) == kind)
     return "\n".join([*(json.dumps(line) for line in short), difference(short)])
 
 
 def _kind(said: str) -> str:
-    """The first line of what differs, without the number of the line."""
+    """Return the first line of what differs, without the number of the line."""
     return said.partition("\n")[0].partition(":" if "," not in said.partition("\n")[0] else ",")[2] if said else "none"

@@ -22,7 +22,7 @@ from tracker.core.provisional import COMMITTED
 
 
 def broken(tracker: Tracker) -> str:
-    """The first thing that does not hold, in words; empty: everything does.
+    """Return the first thing that does not hold, in words; empty if everything does.
 
     Args:
         tracker: after a command that was carried out or refused.
@@ -37,7 +37,7 @@ def broken(tracker: Tracker) -> str:
 
 
 def _names_lead_to_their_rows(job: Job) -> None:
-    """Each name in use is found, alone and among others, and each row has its id."""
+    """Check that each name in use is found, alone and among others, and each row has its id."""
     accounts = job.accounts
     rows = np.flatnonzero(accounts.flags & NAMED)
     ids = accounts.ids_of(rows)
@@ -52,7 +52,7 @@ def _names_lead_to_their_rows(job: Job) -> None:
 
 
 def _counts_are_right(job: Job) -> None:
-    """The counts of substreams equal a recount."""
+    """Check that the counts of substreams equal a recount."""
     accounts = job.accounts
     flags = accounts.flags
     _same(accounts.life.named, np.count_nonzero(flags & NAMED))
@@ -68,7 +68,7 @@ def _counts_are_right(job: Job) -> None:
 
 
 def _free_rows_are_clean(job: Job) -> None:
-    """A row that nobody has a name for has no flag, no element and no end."""
+    """Check that a row that nobody has a name for has no flag, no element and no end."""
     accounts = job.accounts
     rows = np.flatnonzero((accounts.flags & NAMED) == 0)
     assert not accounts.flags[rows].any(), "flags"
@@ -78,7 +78,7 @@ def _free_rows_are_clean(job: Job) -> None:
 
 
 def _marks_are_those_of_the_states(job: Job) -> None:
-    """Only a known row has marks, and only one that is closed was closed by its sole owner."""
+    """Check that only a known row has marks, and only a closed one was closed by its sole owner."""
     flags = job.accounts.flags
     assert not (flags[(flags & KNOWN) == 0] & ~NAMED).any(), "a row that is not known has a mark"
     assert ((flags & NAMED) != 0)[(flags & KNOWN) != 0].all(), "a row is known, and not named"
@@ -87,7 +87,7 @@ def _marks_are_those_of_the_states(job: Job) -> None:
 
 
 def _flags_agree_with_cells(job: Job) -> None:
-    """A row has ended everywhere, or somewhere, if its cells have; and only what is known has."""
+    """Check that a row has ended everywhere, or somewhere, if its cells have; and only what is known has."""
     accounts = job.accounts
     rows = np.flatnonzero(accounts.flags & KNOWN)
     ended = accounts.cells.has_ended(rows)
@@ -98,7 +98,7 @@ def _flags_agree_with_cells(job: Job) -> None:
 
 
 def _closed_is_what_the_fronts_promised(job: Job) -> None:
-    """Each open row is closed for the groups for which the fronts' promises close it."""
+    """Check that each open row is closed for the groups for which the fronts' promises close it."""
     closing, accounts = job.closing, job.accounts
     for row in _open(job):
         told = closing.closed_groups_of(np.array([row]))[0].tolist()
@@ -107,7 +107,7 @@ def _closed_is_what_the_fronts_promised(job: Job) -> None:
 
 
 def _nothing_that_can_end_is_open(job: Job) -> None:
-    """Without an ordering, what is closed, balances and is not held has ended."""
+    """Check that, without an ordering, what is closed, balances and is not held has ended."""
     if job.spec.ordering is Ordering.NONE:
         rows = np.array(_open(job), np.int64)
         ending, _ = job.ends._endable(job.ends._eligible(rows))
@@ -115,7 +115,7 @@ def _nothing_that_can_end_is_open(job: Job) -> None:
 
 
 def _limits_are_the_least_of_the_fronts(job: Job) -> None:
-    """The watermark of a group's fronts is the least of the fronts' own."""
+    """Check that the watermark of a group's fronts is the least of the fronts' own."""
     for group in job.fronts.groups:
         waited = group.waited()
         for scope in [None, *job.fronts.scoped]:
@@ -124,13 +124,13 @@ def _limits_are_the_least_of_the_fronts(job: Job) -> None:
 
 
 def _what_is_held_is_flagged(job: Job) -> None:
-    """A row is flagged as held while any producer holds it, and no longer."""
+    """Check that a row is flagged as held while any producer holds it, and no longer."""
     held = {row for rows in job.provisional.awaiting.values() for row in rows}
     _same(set(np.flatnonzero(job.accounts.flags & AWAITING_RECOMMIT).tolist()), held)
 
 
 def _what_is_staged_is_counted(job: Job) -> None:
-    """Staged epochs count as one unit each beside their own, and with all of their entries and promises."""
+    """Check that staged epochs count as a unit each beside their own, and with all their entries and promises."""
     epochs = [epoch for producer in job.producers.values() for epoch in producer.staged.values()]
     units = [unit for epoch in epochs for piece in epoch.pieces for unit in piece.units]
     _same(job.staged_units, len(epochs) + len(units))
@@ -140,7 +140,7 @@ def _what_is_staged_is_counted(job: Job) -> None:
 
 
 def _what_can_be_withdrawn_is_staged(job: Job) -> None:
-    """A promise that can still be withdrawn was made by an IMMEDIATE epoch that is staged."""
+    """Check that a promise that can still be withdrawn was made by a staged IMMEDIATE epoch."""
     staged = {
         (producer.name, number)
         for producer in job.producers.values()
@@ -176,7 +176,7 @@ def _what_can_be_withdrawn_is_staged(job: Job) -> None:
 
 
 def _expectations_are_counted(job: Job) -> None:
-    """Numbers that fronts have given are counted, of substreams that there are, and those to come are waited for."""
+    """Check that fronts' numbers are counted, of substreams that there are, and those to come are waited for."""
     expectations, accounts = job.closing.expectations, job.accounts
     _same(expectations.count, sum(len(expectations.of(id_)) for id_ in expectations.ids()))
     rows = accounts.rows_of(np.array(expectations.ids(), np.uint64))
@@ -200,7 +200,7 @@ def _expectations_are_counted(job: Job) -> None:
 
 
 def _open_times_are_those_of_open_rows(job: Job) -> None:
-    """The least open end time on a segment is the one that ordering and progress wait for."""
+    """Check that the least open end time on a segment is the one that ordering and progress wait for."""
     accounts, rows = job.accounts, np.array(_open(job), np.int64)
     rows = rows[accounts.end_time[rows] != NO_END_TIME]
     open_on = ~accounts.cells.has_ended(rows)
@@ -212,7 +212,7 @@ def _open_times_are_those_of_open_rows(job: Job) -> None:
 
 
 def _readers_are_counted(job: Job) -> None:
-    """A retained event has as many readers as subscriptions wait for it, or have just left it."""
+    """Check that a retained event has as many readers as subscriptions wait for it, or have just left it."""
     log = job.log
     waiting = Counter(seq for each in job.subscriptions._by_name.values() for seq in each.waiting)
     waiting.update(job.subscriptions._to_release)
@@ -225,14 +225,14 @@ def _readers_are_counted(job: Job) -> None:
 
 
 def _producers_have_numbers_of_their_own(job: Job) -> None:
-    """Each producer's number leads to its name."""
+    """Check that each producer's number leads to its name."""
     for producer in job.producers.values():
         _same(job.numbers.names[producer.number], producer.name)
         _same(job.numbers.of(producer.name), producer.number)
 
 
 def _a_hand_over_is_followed_by_the_next_deployment(job: Job) -> None:
-    """Nothing happens between a hand-over and the next deployment, unless an operator abandons something."""
+    """Check that an operator alone abandons anything between a hand-over and the next deployment."""
     if not job.drain.handed_over:
         return
     bodies = [event.kind for event in job.log.read_kept(0, 0, 10**9)[0]]
@@ -244,7 +244,7 @@ def _a_hand_over_is_followed_by_the_next_deployment(job: Job) -> None:
 
 
 def _an_end_is_found_as_it_was_announced(job: Job) -> None:
-    """An end that has come is found as its event has it, and one that has not come is not found."""
+    """Check that an end that has come is found as its event has it, and no other is found."""
     names = job.graph.names
     for row in _open(job)[:3]:
         scope, name = job.accounts.scope_names[int(job.accounts.scope[row])], job.accounts.names[row]

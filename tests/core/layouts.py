@@ -16,7 +16,7 @@ LOOPS = ("numpy", "compiled")
 
 
 def accounts_of(loops: str) -> type[accounts.Accounts]:
-    """The implementation of that name; skips the test if it is not installed."""
+    """Return the implementation of that name; skip the test if it is not installed."""
     if loops == "numpy":
         return accounts.Accounts
     pytest.importorskip("numba", reason="needs the extra `fast`")
@@ -27,8 +27,10 @@ def accounts_of(loops: str) -> type[accounts.Accounts]:
 
 @contextmanager
 def small_pages() -> Iterator[None]:
-    """Pages of two rows; only graphs of one segment have all their cells, the others blocks of two; whole columns and
-    pieces of two wherever the core tells few from many."""
+    """Make pages of two rows, and cells in blocks of two, but for graphs of one segment, which have all.
+
+    Whole columns and pieces of two are read wherever the core tells few from many.
+    """
     with (
         mock.patch.object(accounts, "PAGE_BITS", 1),
         mock.patch.object(accounts, "PAGE", 2),

@@ -109,7 +109,7 @@ class Job:
 
 
 def combined(entries: Sequence[Entry]) -> list[Entry]:
-    """One entry for each substream and segment, as a worker, a node or a relay would make it."""
+    """Combine entries into one for each substream and segment, as a worker, a node or a relay would."""
     sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
     for entry in entries:
         each = sums[entry.substream, entry.segment]
@@ -120,7 +120,7 @@ def combined(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def told(reports: Sequence[Sequence[Entry]], mode: Mode = Mode.STAGED) -> Job:
-    """A job that was told these reports, one a unit, and then that everything is closed."""
+    """Return a job that got these reports, one a unit, and in which then everything is closed."""
     job = Job(mode)
     for number, entries in enumerate(reports):
         assert job.report([f"u{number}"], entries, epoch=1) is Outcome.APPLIED

@@ -189,7 +189,7 @@ def test_memory_depends_on_what_was_touched_and_not_on_the_segments() -> None:
 
 
 def tracker_of(segments: int) -> Tracker:
-    """3,000 substreams that have touched the first segment and the last."""
+    """Return a tracker of 3,000 substreams that have touched the first segment and the last."""
     graph = tuple((f"s{i:04}", ()) for i in range(segments))
     tracker = Tracker("log")
     tracker.apply(DefineJob(Spec("job", "d1", graph, fronts=("f",))), 1)

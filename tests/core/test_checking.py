@@ -20,7 +20,7 @@ from tracker.journal.snapshots import encode
 
 
 def state(tracker: Tracker) -> bytes:
-    """All of it but the time of the last command, which a refusal moves."""
+    """Return the whole state but the time of the last command, which a refusal moves."""
     dump = tracker.dump()
     for job in dump["jobs"]:
         del job["now"]

@@ -125,7 +125,7 @@ CONSTANT = {
 
 
 def fields_of(value: Any) -> Iterator[str]:
-    """The names of all fields of an object, however its class keeps them."""
+    """Yield the names of all fields of an object, however its class keeps them."""
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         yield from (slots,) if isinstance(slots, str) else slots

@@ -39,7 +39,7 @@ steps = st.lists(
 
 
 def as_read(column: NDArray[Any]) -> NDArray[Any]:
-    """The column as a message has it: not to be written to, and at an odd address."""
+    """Return the column as a message has it: not to be written to, and at an odd address."""
     return np.frombuffer(b"\0" + column.tobytes(), column.dtype, offset=1)
 
 
@@ -73,7 +73,7 @@ def alike(found: Any) -> bool:
 
 
 def ids_around(given_ids: int) -> NDArray[np.uint64]:
-    """All ids that were given, and some that were not."""
+    """Return all ids that were given, and some that were not."""
     return as_read(np.array([*range(given_ids + 3), 2**31, 2**63, MOST], np.uint64))
 
 

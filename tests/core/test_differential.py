@@ -23,7 +23,7 @@ VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("*.jsonl"))
 
 @pytest.fixture(params=LOOPS, autouse=True)
 def _loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything twice: with numpy, and with compiled loops."""
+    """Run everything twice: with numpy, and with compiled loops."""
     monkeypatch.setattr(accounts, "chosen", accounts_of(request.param))
 
 
@@ -62,7 +62,7 @@ def test_core_and_model_agree_on_many(first: int) -> None:
 
 
 def _agree_on(seeds: range) -> None:
-    """Every second one with pages so small that rows are recycled, and cells that are spread over several blocks."""
+    """Compare core and model, every second time with small pages, whose rows are recycled, and many blocks of cells."""
     for seed in seeds:
         lines = with_looks(generate(seed), seed)
         with small_pages() if seed % 2 else nullcontext():

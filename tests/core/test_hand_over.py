@@ -21,7 +21,7 @@ KEPT, RELEASED = (["t", "s", 10, "kept", 9, 1, 0], ["t", "s", 10, "kept", 9, 0, 
 
 
 def keeping(deployment: str = "d1", **durations: int) -> Line:
-    """A job whose one query keeps state."""
+    """Return a job whose one query keeps state."""
     segments = [["in", ["kept"]], ["kept", []]]
     of_time = {name: seconds * SECOND for name, seconds in durations.items()}
     return define(deployment, ("f",), segments=segments, state_segments=["kept"], durations=of_time)
@@ -32,7 +32,7 @@ def close(run: str) -> Line:
 
 
 def handed_over(**durations: int) -> list[Line]:
-    """A closed substream stays in the state of a deployment that is handed over."""
+    """Return commands that keep a closed substream in the state of a deployment that is handed over."""
     return [
         keeping("d1", **durations),
         start("p1"),

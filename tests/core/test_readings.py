@@ -53,7 +53,7 @@ def last_of(*lines: Line) -> tuple[Any, list[Any]]:
 
 
 def open_after(*lines: Line) -> SubstreamStatus:
-    """The one open substream that the lines leave, on which core and model agree."""
+    """Return the one open substream that the lines leave, on which core and model agree."""
     last_of(*lines)
     tracker = Tracker("log")
     driver = Driver(tracker)

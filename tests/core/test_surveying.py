@@ -18,7 +18,7 @@ from tracker.core.surveys import Surveyor
 
 
 def _states(seed: int) -> Iterator[Tracker]:
-    """A tracker after every fourth command of a generated sequence."""
+    """Yield a tracker after every fourth command of a generated sequence."""
     tracker = Tracker("core")
     driver = Driver(tracker)
     for number, line in enumerate(generate(seed)):
@@ -37,7 +37,7 @@ def _open(tracker: Tracker, only_stalled: bool = False) -> list[SubstreamStatus]
 
 
 def _waits_for(tracker: Tracker, one: SubstreamStatus) -> tuple[set[str], dict[str, tuple[int, int]], bool, bool]:
-    """The fronts, the segments with what was sent and received, whether for a commit, whether for earlier ones."""
+    """Return the fronts, the segments with sent and received, whether for a commit, whether for earlier ones."""
     fronts = set(one.waiting_for)
     if not tracker.view(JOB).status().fronts and not one.closed:
         fronts = {SOLE_OWNER}

@@ -22,7 +22,7 @@ def job(fronts: Any = ("f",), segments: Any = (("a", ()),), **rules: int) -> Lin
 
 
 def element(name: str = "s", end: int | None = END, scope: str = "t", label: int = 7) -> list[list[Any]]:
-    """One that is sent, and has arrived."""
+    """Return an element that is sent, and has arrived."""
     return [[scope, name, end, "a", label, 1, 0], [scope, name, end, "a", label, 0, 1]]
 
 

@@ -13,7 +13,7 @@ DASHBOARDS = sorted(path.stem for path in DIRECTORY.glob("*.json"))
 
 
 def dashboard(name: str) -> dict[str, Any]:
-    """A dashboard as Grafana reads it."""
+    """Return a dashboard as Grafana reads it."""
     loaded: dict[str, Any] = json.loads((DIRECTORY / f"{name}.json").read_text(encoding="utf-8"))
     return loaded
 

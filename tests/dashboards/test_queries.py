@@ -35,7 +35,7 @@ _PATIENCE_S = 120  # a query that has no data by then gets none
 
 @contextmanager
 def relay_under_load(server: str) -> Iterator[str]:
-    """A relay over which somebody reports and lists jobs; where its metrics are."""
+    """Yield a relay over which somebody reports and lists jobs; where its metrics are."""
     with TemporaryDirectory(prefix="relay-", dir="/tmp") as directory:
         relay = Relay(Path(directory), server, "--metrics", "127.0.0.1:0")
         stop = threading.Event()
@@ -64,7 +64,7 @@ def relay_under_load(server: str) -> Iterator[str]:
 
 @contextmanager
 def driver(directory: Path, server: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The Spark job of deploy/compose.yaml, and where its metrics are."""
+    """Yield the Spark job of deploy/compose.yaml, and where its metrics are."""
     metrics = f"127.0.0.1:{free_port()}"
     environment = {
         "TRACKER_SERVER": server,
@@ -89,7 +89,7 @@ def driver(directory: Path, server: str) -> Iterator[tuple[subprocess.Popen[byte
 
 
 def unanswered(scene: Scene, names: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
-    """The queries that get no numbers, by their place."""
+    """Return the queries that get no numbers, by their place."""
     return {
         query.place: query.expression
         for name in names

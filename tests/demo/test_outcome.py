@@ -35,7 +35,7 @@ def files(flights: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> li
 
 @pytest.fixture(scope="module")
 def exact(flights: pd.DataFrame, windows: pd.DataFrame, files: list[replay.File]) -> pd.DataFrame:
-    """Every window, released by the file with the last flight of its airport's day."""
+    """Return every window, released by the file with the last flight of its airport's day."""
     released = windows.merge(truth.complete(flights), on=["origin", "day"])
     released["file"] = [next(file.number for file in files if file.until > at) for at in released["complete"]]
     return released.drop(columns="complete")

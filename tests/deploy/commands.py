@@ -44,11 +44,11 @@ class Dockerfile:
         self.instructions = self.stages[stage or list(self.stages)[-1]]
 
     def last(self, keyword: str) -> str:
-        """The arguments of the last instruction of a kind."""
+        """Return the arguments of the last instruction of a kind."""
         return [arguments for each, arguments in self.instructions if each == keyword][-1]
 
     def words(self, keyword: str) -> tuple[str, ...]:
-        """The words of an instruction in its form as a list, which starts no shell; none if there is no such one."""
+        """Return the words of an instruction in its form as a list, which starts no shell; none if there is none."""
         if keyword not in dict(self.instructions):
             return ()
         _, bracket, rest = self.last(keyword).partition("[")
@@ -64,7 +64,7 @@ class Dockerfile:
         return self.words("ENTRYPOINT") + (arguments or self.words("CMD"))
 
     def commands(self) -> list[Command]:
-        """All that the image runs by itself."""
+        """Return all that the image runs by itself."""
         return [
             Command("Dockerfile", self.command(), self.variables()),
             Command("Dockerfile, HEALTHCHECK", self.words("HEALTHCHECK"), self.variables()),
@@ -72,7 +72,7 @@ class Dockerfile:
 
 
 def of_compose(path: Path = DEPLOY / "compose.yaml") -> Iterator[Command]:
-    """The command lines of the services whose images are built here."""
+    """Yield the command lines of the services whose images are built here."""
     for name, service in yaml.safe_load(path.read_text())["services"].items():
         if service["image"] not in STAGES:
             continue
@@ -89,12 +89,12 @@ def of_compose(path: Path = DEPLOY / "compose.yaml") -> Iterator[Command]:
 
 
 def _in_the_clone(word: str, mounted: Mapping[str, str]) -> str:
-    """A file in the container, as the file of the clone that is mounted there."""
+    """Return a file in the container, as the file of the clone that is mounted there."""
     return str((DEPLOY / mounted[word]).relative_to(ROOT)) if word in mounted else word
 
 
 def of_units(directory: Path = DEPLOY / "systemd") -> Iterator[Command]:
-    """The command lines of the units, with what their files of variables have: set, and as a proposal in a comment."""
+    """Yield the units' command lines, with what their files of variables have: set, and as a proposal in a comment."""
     for unit in sorted(directory.glob("*.service")):
         text = unit.read_text()
         [start] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
@@ -111,7 +111,7 @@ def of_units(directory: Path = DEPLOY / "systemd") -> Iterator[Command]:
 
 
 def of_chart(resources: str, values: str) -> Iterator[Command]:
-    """The command lines of a rendered chart.
+    """Yield the command lines of a rendered chart.
 
     Args:
         resources: the chart as helm renders it.
@@ -133,7 +133,7 @@ def of_chart(resources: str, values: str) -> Iterator[Command]:
 
 
 def _containers(resource: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """All containers of a resource, wherever it has them."""
+    """Yield all containers of a resource, wherever it has them."""
     match resource:
         case {"containers": list(containers), **rest}:
             yield from containers

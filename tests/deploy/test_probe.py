@@ -21,7 +21,7 @@ async def _nothing() -> Collector:
 
 
 def probe(reason: str, tls: ssl.SSLContext | None = None) -> tuple[int | None, str]:
-    """The exit status and the output of a probe of an application that is not ready for this reason, or ready."""
+    """Return the exit status and output of a probe of an application that is not ready for this reason, or ready."""
 
     async def run() -> tuple[int | None, str]:
         async with listening(application(_nothing, lambda: reason), "127.0.0.1:0", tls) as url:
@@ -44,7 +44,7 @@ def test_a_ready_server_passes_and_an_unready_one_fails_with_its_reason() -> Non
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """A certificate of another name than the probe's address, as in a cluster."""
+    """Return a certificate of another name than the probe's address, as in a cluster."""
     key, file = (str(tmp_path_factory.mktemp("tls") / name) for name in ("tls.key", "tls.crt"))
     made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=tracker.shop"]
     command = ["openssl", "req", "-x509", *made, "-keyout", key, "-out", file, "-days", "1"]

@@ -29,7 +29,7 @@ SIGNATURES: dict[str, Callable[..., Any]] = {
 
 
 def tables() -> dict[str, list[tuple[str, str]]]:
-    """The rows of each table as (option, default), by the paragraph before it."""
+    """Return the rows of each table as (option, default), by the paragraph before it."""
     found: dict[str, list[tuple[str, str]]] = {}
     paragraphs = PAGE.read_text().split("\n\n")
     for before, block in itertools.pairwise(paragraphs):
@@ -41,7 +41,7 @@ def tables() -> dict[str, list[tuple[str, str]]]:
 
 
 def table(beginning: str) -> list[tuple[str, str]]:
-    """The table after the paragraph whose last line begins so."""
+    """Return the table after the paragraph whose last line begins so."""
     [rows] = [rows for before, rows in tables().items() if before.startswith(beginning)]
     return rows
 

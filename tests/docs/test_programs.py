@@ -23,7 +23,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str, heading: str, language: str) -> list[str]:
-    """The blocks of one language under a heading."""
+    """Return the blocks of one language under a heading."""
     _, _, rest = (ROOT / page).read_text().partition(f"\n## {heading}\n")
     assert rest, f"{page} has no heading {heading!r}"
     return [block for found, block in FENCE.findall(rest.partition("\n## ")[0]) if found == language]
@@ -65,7 +65,7 @@ def printed_by(program: str, server: Server, *more: str) -> str:
 
 
 def shown_in(printed: str) -> list[list[str]]:
-    """The rows of the tables that Spark has shown, their headings too."""
+    """Return the rows of the tables that Spark has shown, their headings too."""
     rows = [line.strip("|").split("|") for line in printed.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows]
 

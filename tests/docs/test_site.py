@@ -21,7 +21,7 @@ CONFIGURATION: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text()
 
 
 def named(navigation: object) -> Iterator[str]:
-    """The pages of the navigation, or of a part of it."""
+    """Yield the pages of the navigation, or of a part of it."""
     match navigation:
         case str():
             yield navigation

@@ -35,14 +35,14 @@ def journal(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def stops(journal: str) -> Iterator[None]:
-    """The tracker stops with the test."""
+    """Stop the tracker with the test."""
     yield
     stop_embedded(journal)
 
 
 @pytest.fixture
 def other(journal: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which has the journal."""
+    """Start another process, which has the journal."""
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", HOLDS, journal], text=True, **pipes)
     yield process

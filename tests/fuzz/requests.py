@@ -37,7 +37,7 @@ class Requests:
         self._epochs: dict[tuple[str, str], int] = {}
 
     def next(self) -> tuple[str, list[bytes]]:
-        """A method and its messages: one, or for a stream several."""
+        """Draw a method and its messages: one, or for a stream several."""
         random = self._random
         method = random.choice(UNARY + STREAMS + _OFTEN)
         if method in _SELDOM and random.random() < 0.8:
@@ -96,7 +96,7 @@ class Requests:
         )
 
     def _seconds(self) -> Duration:
-        """A duration: never so short that time alone changes anything while the requests are sent."""
+        """Draw a duration: never so short that time alone changes anything while the requests are sent."""
         seconds = max(3600, self._number(3600)) if self._random.random() < 0.95 else -1
         return Duration(seconds=min(seconds, 2**63 - 1), nanos=self._random.choice((0, 0, 1, 999)))
 

@@ -65,7 +65,7 @@ def answer(channel: Any, method: str, messages: list[bytes]) -> str:
 
 
 def many(server: Server, seed: int, count: int, threads: int) -> Outcome:
-    """So many requests, or a few more, from several threads at once."""
+    """Send so many requests, or a few more, from several threads at once."""
     outcomes = [Outcome() for _ in range(threads)]
 
     def send(number: int) -> None:
@@ -89,7 +89,7 @@ def many(server: Server, seed: int, count: int, threads: int) -> Outcome:
 
 
 def one_by_one(server: Server, seed: int, count: int) -> Outcome:
-    """The same, each refusal held against the state before: nothing may have changed."""
+    """Send one by one, and hold each refusal against the state before: nothing may have changed."""
     outcome, requests = Outcome(), Requests(seed)
     before = view(server)
     for _ in range(count):
@@ -114,7 +114,7 @@ def settles(method: str, after: dict[str, bytes], before: dict[str, bytes]) -> b
 
 
 def view(server: Server) -> dict[str, bytes]:
-    """All jobs, as far as they can be seen, but for who was last in contact when."""
+    """Return all jobs, as far as they can be seen, but for who was last in contact when."""
     stub = server.stub
     seen = {}
     for job in stub.ListJobs(wire.ListJobsRequest()).jobs:

@@ -14,7 +14,7 @@ from scripts.compile_pyspark import compile_zip
 
 
 def origin(archive: Path, module: str) -> str:
-    """From where a process imports a module that is in a zip."""
+    """Return the place from which a process imports a module that is in a zip."""
     program = f"import {module} as found; print(found.__spec__.cached or found.__file__, found.value)"
     done = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": str(archive)}, capture_output=True, text=True, check=True

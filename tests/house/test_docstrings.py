@@ -14,9 +14,11 @@ from tests.house.trees import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ["tracker", "spark_client", "examples", "benchmarks", "scripts", "experiments", "integrations", "tests"]
-#: First words of a noun clause, or of a verb in the third person.
+#: First words of a noun or a clause, or of a verb in the third person.
 _BANNED = re.compile(
-    "What|Whether|Who|Whoever|Which|How|Where|Why|Returns|Yields|Makes|Writes|Reads|Removes|Starts|Stops|Ends|Runs|Waits"
+    "The|A|An|One|Each|Every|All|Any|Some|Several|Both|Only|No|Nothing|Nobody|Everything|It|Its|They|There|This|That"
+    "|These|Those|As|Of|For|In|On|With|Without|By|At|To|From|Until|After|Before|Once|If|So|Rows|Columns"
+    "|SIGKILL|SIGTERM|kill|What|Whether|Who|Whoever|Which|How|Where|Why|Returns|Yields|Makes|Writes|Reads|Removes|Starts|Stops|Ends|Runs|Waits"
     "|Gives|Takes|Puts|Lets|Sends|Adds|Keeps|Opens|Closes|Moves|Holds|Builds|Checks|Measures|Prints|Tells"
 )
 
@@ -27,9 +29,12 @@ _CLAUSE = re.compile(
 
 
 def beginnings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the first word of each function's docstring; a property describes a value."""
+    """Yield the line and the first word of each function's docstring.
+
+    A property describes a value, and a test states what holds.
+    """
     for node in ast.walk(parsed(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_"):
             text = ast.get_docstring(node)
             if text and not any("property" in ast.unparse(each) for each in node.decorator_list):
                 yield node.lineno, text.split()[0].rstrip(",:")

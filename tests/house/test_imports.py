@@ -19,7 +19,7 @@ _HEAVY = {"pandas", "pyarrow.dataset", "spark_client.api.session", "spark_client
 
 
 def declared_for_types() -> dict[str, str]:
-    """The exports as type checkers see them: name and origin."""
+    """Return the exports as type checkers see them: name and origin."""
     tree = parsed(_SOURCE.read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]

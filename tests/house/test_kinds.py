@@ -29,7 +29,7 @@ _PROTOCOL = {
 
 
 def kinds(room: str) -> set[str]:
-    """The classes of a room, but for those of its protocol."""
+    """Return the classes of a room, but for those of its protocol."""
     own = (path for path in (ROOT / room).glob("*.py") if path.stem not in _PROTOCOL[room])
     trees = (parsed(path.read_text(encoding="utf-8")) for path in own)
     found = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
@@ -53,7 +53,7 @@ def questions(code: str, names: set[str]) -> Iterator[str]:
 
 
 def outside(room: str) -> dict[str, str]:
-    """The code of the modules that are not in a room."""
+    """Return the code of the modules that are not in a room."""
     return {
         path.relative_to(ROOT).with_suffix("").as_posix(): path.read_text(encoding="utf-8")
         for path in ROOT.rglob("*.py")

@@ -86,7 +86,7 @@ _TRACKER_GROUND = {"lateness", "python310"}
 
 
 def modules_of(package: str) -> dict[str, Path]:
-    """A package's modules and their files."""
+    """Return a package's modules and their files."""
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in sorted((ROOT / package).rglob("*.py"))
@@ -98,7 +98,7 @@ _ANY = {**MODULES, **modules_of("tracker")}
 
 
 def imported(tree: ast.AST, package: str = "") -> Iterator[str]:
-    """The modules that some code imports anywhere; of `from a import b` that is `a.b`, if there is one, or `a`.
+    """Yield the modules that some code imports anywhere; of `from a import b` that is `a.b`, if there is one, or `a`.
 
     A relative import is of the same room, and is left out unless the code's package is given.
     """
@@ -114,7 +114,7 @@ def imported(tree: ast.AST, package: str = "") -> Iterator[str]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module, or the module's own name if it is in none."""
+    """Return the room of a module, or the module's own name if it is in none."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -124,7 +124,7 @@ PARTS = [module for module in MODULES if room_of(module) in ROOMS]
 
 
 def imported_rooms(room: str) -> set[str]:
-    """The other rooms of the tracker that a room's modules name in imports, but not for type checkers alone."""
+    """Return the other rooms of the tracker that a room's modules name in imports, but not for type checkers alone."""
     found: set[str] = set()
     for path in (ROOT / "tracker" / room).rglob("*.py"):
         tree = parsed(path.read_text(encoding="utf-8"))

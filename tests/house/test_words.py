@@ -60,7 +60,7 @@ RETIRED: dict[str, dict[str, str]] = {
 
 
 def names_in(path: Path) -> Iterator[tuple[int, str]]:
-    """The names in a module's code, with their lines; not those in texts and comments."""
+    """Yield the names in a module's code, with their lines; not those in texts and comments."""
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             if token.type == tokenize.NAME:
@@ -87,7 +87,7 @@ def test_a_retired_name_is_found_in_code_and_not_in_texts(tmp_path: Path) -> Non
 
 
 def long_names(path: Path) -> list[str]:
-    """The tests of a module whose names have too many words."""
+    """Return the tests of a module whose names have too many words."""
     functions = [each for each in ast.walk(parsed(path.read_text())) if isinstance(each, ast.FunctionDef)]
     names = [each.name.removeprefix("test_") for each in functions if each.name.startswith("test_")]
     return [name for name in names if len(name.split("_")) > LONGEST]

@@ -101,7 +101,7 @@ class Airflow:
             )
 
     def kill_part(self, part: str) -> None:
-        """kill -9, with the processes that it has started."""
+        """Kill it, with the processes that it has started, by SIGKILL."""
         process = self._parts.pop(part)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
@@ -148,12 +148,12 @@ class Airflow:
         return str(self.call(f"dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
 
     def runs(self, dag: str) -> list[dict[str, Any]]:
-        """A DAG's runs, in the order in which they began."""
+        """Return a DAG's runs, in the order in which they began."""
         found = self.call(f"dags/{dag}/dagRuns")
         return [] if found is None else sorted(found["dag_runs"], key=lambda run: str(run["run_after"]))
 
     def states(self, dag: str, run: str) -> dict[str, str]:
-        """The states of a run's tasks, by name."""
+        """Return the states of a run's tasks, by name."""
         found = self.call(f"dags/{dag}/dagRuns/{run}/taskInstances")
         return {each["task_id"]: each["state"] for each in found["task_instances"]}
 

@@ -219,7 +219,7 @@ def test_rollups_wait_for_a_window_in_all_scopes_or_most(
         report.report(commit=True)
 
     def sums(dag: str) -> dict[str, dict[str, str]]:
-        """The accounts that successful runs were given, by partition and key. No partition has two runs."""
+        """Return the accounts that successful runs were given, by partition and key. No partition has two runs."""
         runs = [run["dag_run_id"] for run in airflow.runs(dag) if run["state"] == "success"]
         found = [airflow.result(dag, run, "sums") for run in runs]
         assert len({each["partition"] for each in found}) == len(found)

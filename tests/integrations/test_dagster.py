@@ -134,7 +134,7 @@ class Dagster:
             )
 
     def kill(self) -> None:
-        """kill -9, with the processes that it has started."""
+        """Kill it, with the processes that it has started, by SIGKILL."""
         daemon, self._daemon = self._daemon, None
         if daemon is not None:
             with suppress(ProcessLookupError):
@@ -142,14 +142,14 @@ class Dagster:
             daemon.wait()
 
     def runs(self) -> dict[str, str]:
-        """The states of all runs, by the name of the substream. No substream has two."""
+        """Return the states of all runs, by the name of the substream. No substream has two."""
         runs = self._look(RUNS)
         states = {name: state for name, _, state in runs}
         assert len(states) == len(runs), runs
         return states
 
     def checks(self) -> Any:
-        """The newest evaluation of the asset's check for each partition, and the partitions that are there."""
+        """Return the newest evaluation of the asset's check for each partition, and the partitions that are there."""
         return self._look(CHECKS)
 
     def launch_check(self) -> None:

@@ -97,7 +97,7 @@ class Project:
         self.run("build", "--vars", f"{{job: {self._job}}}")
 
     def rows(self, model: str) -> list[tuple[str, datetime, int]]:
-        """The rows of a model: tenant, hour, rows."""
+        """Return the rows of a model: tenant, hour, rows."""
         out = subprocess.run(
             [PROGRAM.with_name("python"), "-c", ROWS, model],
             cwd=self._directory,
@@ -121,7 +121,7 @@ def test_models_have_the_rows_of_complete_hours_once(
     project = Project(tmp_path / "project", tmp_path, job)
 
     def batch(*hours: tuple[str, int]) -> list[Any]:
-        """The rows of these hours, counted from all that was put."""
+        """Return the rows of these hours, counted from all that was put."""
         counts = feed.batch(spark).groupBy("tenant", F.date_trunc("hour", "ts").alias("hour")).count().collect()
         return sorted((r[0], r[1], r[2]) for r in counts if (r[0], (r[1] - START).seconds // 3600) in hours)
 

@@ -90,7 +90,7 @@ server.stop()
 
 
 def end_days(client: TrackerClient, job: str) -> None:
-    """Two days of berlin's, of which the second is lost, and one of lima's."""
+    """End two days of berlin's, of which the second is lost, and one of lima's."""
     client.define_job(spec(job, segments={"orders": []}))
     with client.open_producer(job, "till", run="r1") as till:
         report = till.epoch()
@@ -104,7 +104,7 @@ def end_days(client: TrackerClient, job: str) -> None:
 
 
 def name_of(day: int) -> str:
-    """The name of a day's window."""
+    """Return the name of a day's window."""
     return f"2026-03-{day:02d}T00:00:00Z/2026-03-{day + 1:02d}T00:00:00Z"
 
 
@@ -123,7 +123,7 @@ def marks(python: Path | str, program: str, address: str, job: str, directory: P
 
 
 def successes(directory: Path) -> list[str]:
-    """The partitions that have `_SUCCESS`."""
+    """Return the partitions that have `_SUCCESS`."""
     place = directory / "clean"
     return sorted(str(file.parent.relative_to(place)) for file in place.glob("*/*/_SUCCESS"))
 

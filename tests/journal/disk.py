@@ -59,7 +59,7 @@ class Disk:
         self._names: dict[str, int] = {}
 
     def sync(self, path: Path) -> None:
-        """A file was synced; SQLite sees to the names of its own."""
+        """Note that a file was synced; SQLite sees to the names of its own."""
         if path.parent == self._live and path.exists():
             inode = path.stat().st_ino
             self._content[inode] = path.read_bytes()
@@ -67,7 +67,7 @@ class Disk:
                 self._names[path.name] = inode
 
     def sync_names(self) -> None:
-        """The directory was synced."""
+        """Note that the directory was synced."""
         self._names = {path.name: path.stat().st_ino for path in self._live.iterdir()}
 
     def after_power_loss(self, where: Path) -> Path:
@@ -81,7 +81,7 @@ class Disk:
 
 @contextmanager
 def watched(live: Path) -> Iterator[Disk]:
-    """A disk that follows what is synced in a directory, by this process, until the end of the block."""
+    """Yield a disk that follows what is synced in a directory, by this process, until the end of the block."""
     disk = Disk(live)
     sqlite = _sqlite()
     plain_address = sqlite.sqlite3_vfs_find(None)
@@ -102,7 +102,7 @@ def watched(live: Path) -> Iterator[Disk]:
         return code
 
     def watching(address: int) -> _Methods:
-        """The methods at an address, but for `xSync`."""
+        """Return the methods at an address, but for `xSync`."""
         if address not in methods_of:
             methods = _Methods.from_address(address)
             copy = _Methods.from_buffer_copy(methods)
@@ -139,7 +139,7 @@ def watched(live: Path) -> Iterator[Disk]:
 
 
 def _sqlite() -> Any:
-    """The library that Python's own module uses."""
+    """Return the library that Python's own module uses."""
     import _sqlite3
 
     ctypes.CDLL(_sqlite3.__file__)

@@ -36,7 +36,7 @@ class Shelf:
             self.objects.pop(name, None)
 
     def listed(self, lag: int) -> set[str]:
-        """The names as of a few changes ago."""
+        """Return the names as of a few changes ago."""
         hidden = set(self._created[len(self._created) - lag :]) if lag else set()
         return {name for name in self.objects if name not in hidden}
 
@@ -44,7 +44,7 @@ class Shelf:
         self._late.append(request)
 
     def deliver(self) -> None:
-        """A request that was under way takes effect, in any order."""
+        """Let requests that were under way take effect, in any order."""
         if self._late:
             self._late.pop(self._random.randrange(len(self._late)))()
 

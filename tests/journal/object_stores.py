@@ -23,7 +23,7 @@ class Place:
     base: str  #: the address, with options
 
     def address(self, options: str = "") -> str:
-        """The journal's address; its lease is short."""
+        """Return the journal's address; its lease is short."""
         return f"{self.base}&lease=1{options}"
 
     @property
@@ -32,11 +32,11 @@ class Place:
         return ObjectsAddress.parse(self.address()).open()
 
     def positions(self) -> list[int]:
-        """The positions of the log's entries."""
+        """Return the positions of the log's entries."""
         return [int(name.rpartition("/")[2]) for name in self.objects.names("log")]
 
     def groups(self) -> list[int]:
-        """The positions of the groups of records."""
+        """Return the positions of the groups of records."""
         return [each for each in self.positions() if not self.head(each)["holder"]]
 
     def head(self, position: int) -> dict[str, object]:
@@ -47,7 +47,7 @@ class Place:
         return head
 
     def lose(self, *positions: int) -> None:
-        """The store loses entries."""
+        """Lose entries of the store."""
         self.objects.delete([f"log/{each:020}" for each in positions])
 
 

@@ -76,12 +76,12 @@ class RedisServer:
             time.sleep(0.02)
 
     def promote(self) -> None:
-        """A replica becomes a server of its own, and stays one."""
+        """Make a replica a server of its own, which it stays."""
         self.client().replicaof("NO", "ONE")
         del self._options["replicaof"]
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process by SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGCONT)
@@ -89,14 +89,14 @@ class RedisServer:
             process.wait()
 
     def freeze(self) -> None:
-        """It stands still, its connections open."""
+        """Let the process stand still, its connections open."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         status = Path(f"/proc/{self._process.pid}/stat")
         self.wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
 
     def thaw(self) -> None:
-        """It goes on."""
+        """Let the process go on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 

@@ -70,7 +70,7 @@ def opened(address: str, accept_loss: bool = False) -> tuple[Journal, Recovery, 
 
 
 def taken_over(address: str, accept_loss: bool = False) -> tuple[Journal, Recovery, list[Record]]:
-    """As if the leader had slept for longer than its lease."""
+    """Take the journal over, as if the leader had slept for longer than its lease."""
     journal = follow_journal(address)
     assert journal is not None
     journal._lease._is_free = lambda dead: True  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def standby(address: str) -> FollowableJournal:
 
 
 def read(following: Any, count: int) -> list[tuple[int, Record]]:
-    """So many records of a log that is followed, as they come."""
+    """Read so many records of a log that is followed, as they come."""
     found: list[tuple[int, Record]] = []
     while len(found) < count:
         found += following.records()

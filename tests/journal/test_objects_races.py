@@ -79,7 +79,7 @@ class World:
             self._depth -= 1
 
     def read(self) -> list[bytes]:
-        """All records, as a tracker without faults recovers them."""
+        """Return all records, as a tracker without faults recovers them."""
         while True:
             self.now += _LEASE
             journal = ObjectsJournal(

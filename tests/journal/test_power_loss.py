@@ -115,7 +115,7 @@ def test_what_was_not_synced_is_missed(tmp_path: Path, without: str, monkeypatch
 
 
 def _without_snapshots(self, path: Path) -> None:  # type: ignore[no-untyped-def]
-    """A disk that hears of no snapshot's sync."""
+    """Keep a disk from noting any snapshot's sync."""
     if path.parent == self._live and "-snapshot-" not in path.name and path.is_file():
         self._content[path.stat().st_ino] = path.read_bytes()
         self._names[path.name] = path.stat().st_ino

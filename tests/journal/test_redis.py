@@ -67,14 +67,14 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def end_lease(server: RedisServer) -> None:
-    """As if the holder had slept for longer than its lease."""
+    """End the lease, as if its holder had slept for longer."""
     server.client().delete("{tracker}:lease")
     if server.client().exists("{tracker}:top"):  # so that a newcomer may have it at once
         server.client().hset("{tracker}:top", "free", "1")
 
 
 def died_long_ago(server: RedisServer, journal: Journal) -> None:
-    """A journal's owner has ended without giving its lease back, which has run out since."""
+    """Leave a journal whose owner ended without giving its lease back, which has run out since."""
     before = server.client().hgetall("{tracker}:top")
     journal.close()
     server.client().delete("{tracker}:top")
@@ -540,7 +540,7 @@ def copied(server: RedisServer, where: Path) -> None:
 
 
 def bring_back(server: RedisServer, where: Path) -> None:
-    """The server has lost what came after a copy."""
+    """Let the server lose what came after a copy."""
     server.kill()
     shutil.rmtree(server.directory)
     shutil.copytree(where, server.directory)
@@ -679,7 +679,7 @@ def test_a_server_that_cannot_give_the_wanted_durability_is_refused(
 
 
 def lessened(server: RedisServer) -> Any:
-    """A client of a server that keeps nothing on its disk any more, and has closed all other connections."""
+    """Return a client of a server that keeps nothing on its disk any more, and has closed all other connections."""
     look = server.client()
     look.config_set("appendonly", "no")
     look.client_kill_filter(_type="normal", skipme=True)

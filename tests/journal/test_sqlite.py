@@ -179,7 +179,7 @@ def damage(file: Path, at: int) -> None:
 
 @pytest.fixture(scope="module", params=["killed", "closed"])
 def damageable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
-    """A journal's files as a killed or a stopped process leaves them: 25 groups, a snapshot after the 8th and 18th."""
+    """Return a journal's files as a killed or stopped process leaves them: 25 groups, two snapshots (8th and 18th)."""
     random = Random(7)
     directory = tmp_path_factory.mktemp("journal")
     (directory / "live").mkdir()
@@ -514,7 +514,7 @@ else:
 
 
 def recover_elsewhere(path: Path) -> str:
-    """In a process of its own: what is refused stays open until that ends."""
+    """Recover in a process of its own: what is refused stays open until that ends."""
     found = subprocess.run(
         [sys.executable, "-c", _RECOVER, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     )

@@ -17,7 +17,7 @@ __all__ = ["directory"]  # a fixture
 
 @pytest.fixture(params=["objects", pytest.param("redis", marks=needs_redis)])
 def address(request: pytest.FixtureRequest, directory: Place, tmp_path: Path) -> Iterator[str]:
-    """The address of an empty journal."""
+    """Yield the address of an empty journal."""
     if request.param == "objects":
         yield directory.address()
         return

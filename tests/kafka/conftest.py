@@ -26,7 +26,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 @pytest.fixture
 def topic(broker: Kafka) -> str:
-    """A topic of the test's own."""
+    """Return a topic of the test's own."""
     name = topic_name("test")
     broker.create(name)
     return name

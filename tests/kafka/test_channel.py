@@ -84,7 +84,7 @@ def expected(spark: SparkSession, feed: Feed) -> list[tuple[Any, ...]]:
 
 
 def records(spark: SparkSession, servers: str, topic: str) -> DataFrame:
-    """All that is in a topic now."""
+    """Read all that is in a topic now."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
     return reader.option("includeHeaders", "true").load().select("key", "value", "headers").localCheckpoint()
 
@@ -170,7 +170,7 @@ def test_a_driver_killed_between_write_and_commit_doubles_no_result(
 
 
 def drive() -> None:
-    """The program that is killed: right after it has written its second epoch to Kafka."""
+    """Run the program that is killed right after it has written its second epoch to Kafka."""
     from tests.spark.conftest import session
 
     address, servers, topic, path, job = *sys.argv[1:4], Path(sys.argv[4]), sys.argv[5]
@@ -247,7 +247,7 @@ def test_a_topic_takes_results_under_keys_that_copies_share(spark: SparkSession,
 
 
 def tracked(spark: SparkSession, labels: int, first: int = 0) -> DataFrame:
-    """Four rows of one substream, with so many different labels."""
+    """Return four rows of one substream, with so many different labels."""
     fields = [
         F.lit("").alias("scope"),
         F.lit("s").alias("name"),

@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 def epoch(sender: str, number: int, after: int | None, labels: list[int]) -> list[Record]:
-    """The records of one epoch of a sender."""
+    """Return the records of one epoch of a sender."""
     xor = 0
     for label in labels:
         xor ^= label

@@ -23,14 +23,14 @@ Counts = dict[tuple[str, str], tuple[int, int]]
 
 
 def read(spark: SparkSession, broker: Kafka, topic: str) -> list[dict[str, Any]]:
-    """The records' values, in no order."""
+    """Read the records' values, in no order."""
     found = records(spark, broker.servers, topic).collect()
     assert all(json.loads(each.key).keys() == {"tenant", "window", "kind"} for each in found)
     return [json.loads(each.value) for each in found]
 
 
 def kept(values: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """The record that counts of each key: the final one, else the newest."""
+    """Return the record that counts of each key: the final one, else the newest."""
     newest: dict[tuple[str, str], dict[str, Any]] = {}
     for value in sorted(values, key=lambda value: (value["final"], value["as_of"])):
         newest[value["tenant"], value["kind"]] = value

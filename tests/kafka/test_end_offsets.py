@@ -39,13 +39,13 @@ class Writer:
         self._producer.initTransactions()
 
     def write(self, *records: tuple[int, str, str], commit: bool = True) -> None:
-        """A transaction of records (partition, key, value)."""
+        """Write a transaction of records (partition, key, value)."""
         with self.open(*records, commit=commit):
             pass
 
     @contextmanager
     def open(self, *records: tuple[int, str, str], commit: bool = True) -> Iterator[None]:
-        """A transaction that ends with the block."""
+        """Open a transaction that ends with the block."""
         self._producer.beginTransaction()
         for partition, key, value in records:
             record = self._jvm.org.apache.kafka.clients.producer.ProducerRecord(self._topic, partition, key, value)
@@ -58,7 +58,7 @@ class Writer:
 
 
 def handed_off(spark: SparkSession, address: str, servers: str, topic: str, path: Path, job: str) -> Tracking:
-    """A job that counts the keys of a hand-off, two offsets a batch."""
+    """Return a job that counts the keys of a hand-off, two offsets a batch."""
     ends = end_offsets(spark, servers, topic, keep=path / "ends.json")
     raw = (
         spark.readStream.format("kafka")

@@ -17,7 +17,7 @@ _numbers = count()
 
 @pytest.fixture(scope="session", autouse=True)
 def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The catalog `lake` of Iceberg's in the shared session, kept in SQLite, which pyiceberg reads as well."""
+    """Make the catalog `lake` of Iceberg's in the shared session, kept in SQLite, which pyiceberg reads as well."""
     if "iceberg" not in str(spark.conf.get("spark.sql.extensions", "")):
         pytest.skip("Delta and Iceberg are for Spark 4.1, and their jars come by Maven")
     if spark.conf.get("spark.sql.catalog.lake", None):
@@ -39,13 +39,13 @@ def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> No
 
 @pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.thorough)])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
-    """A format, and the place of a table that is not there yet."""
+    """Return a format, and the place of a table that is not there yet."""
     place = str(tmp_path / "table") if request.param == "delta" else f"lake.shop.table_{next(_numbers)}"
     return request.param, place
 
 
 def append(rows: DataFrame, table: tuple[str, str]) -> None:
-    """One commit of rows to a table; the first one makes it."""
+    """Commit rows to a table once; the first commit makes it."""
     file_format, place = table
     if file_format == "delta":
         rows.write.format("delta").mode("append").save(place)
@@ -56,6 +56,6 @@ def append(rows: DataFrame, table: tuple[str, str]) -> None:
 
 
 def followed(spark: SparkSession, table: tuple[str, str], **options: str) -> DataFrame:
-    """The rows of a table, as a stream."""
+    """Return the rows of a table, as a stream."""
     file_format, place = table
     return spark.readStream.format(file_format).options(**options).load(place)

@@ -144,7 +144,7 @@ def test_late_rows_are_in_a_table_once_when_drivers_die(
 
 
 def schema_of(spark: SparkSession) -> DataFrame:
-    """No rows, with the columns of the release."""
+    """Return an empty frame with the columns of the release."""
     columns = "tenant string, window struct<start: timestamp, end: timestamp>, kind string, n bigint"
     return spark.createDataFrame([], columns)
 

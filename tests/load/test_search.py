@@ -40,7 +40,7 @@ def outcome(
 
 
 def search(first: float, capacity: float, failing: Result) -> Search:
-    """Against a tracker of which the capacity is known."""
+    """Search against a tracker of which the capacity is known."""
     return find_rate(lambda rate: outcome(5.0) if rate <= capacity else failing, first, 50.0, lambda step: None)
 
 

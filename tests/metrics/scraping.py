@@ -12,7 +12,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def scraped(url: str) -> dict[tuple[str, Labels], float]:
-    """Every sample of a scrape, by name and labels."""
+    """Return every sample of a scrape, by name and labels."""
     page = get(f"{url}/metrics")
     assert page.status == 200, page.text
     text = page.text.encode("latin1").decode()
@@ -23,12 +23,12 @@ def scraped(url: str) -> dict[tuple[str, Labels], float]:
 
 
 def value(url: str, name: str, **labels: Any) -> float | None:
-    """One sample's value; None if there is no such series."""
+    """Return one sample's value; None if there is no such series."""
     return scraped(url).get((name, tuple(sorted(labels.items()))))
 
 
 def values(url: str, name: str, by: str, **labels: str) -> dict[str, float]:
-    """The values of a metric by one of its labels; the others as given."""
+    """Return the values of a metric by one of its labels; the others as given."""
     found = {}
     for (each, of), number in scraped(url).items():
         rest = dict(of)

@@ -18,7 +18,7 @@ ROW = re.compile(r"^\| `(tracker_\w+)` \| (\w+) \| ([^|]*) \| (.+) \|$", re.M)
 
 
 def table(section: str) -> dict[str, tuple[str, set[str], str]]:
-    """The metrics that a section of the documentation lists."""
+    """Return the metrics that a section of the documentation lists."""
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     _, heading, rest = text.partition(f"\n## {section}\n")
     assert heading, section
@@ -27,7 +27,7 @@ def table(section: str) -> dict[str, tuple[str, set[str], str]]:
 
 
 def exposed(text: str) -> dict[str, tuple[str, set[str], str]]:
-    """The metrics of a scrape, in the same form."""
+    """Return the metrics of a scrape, in the same form."""
     found = {}
     for family in text_string_to_metric_families(text):
         if family.name.startswith("tracker_"):

@@ -22,7 +22,7 @@ from .scraping import scraped, value, values
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """With a path that leaves room for a socket's name."""
+    """Yield a directory whose path leaves room for a socket's name."""
     with TemporaryDirectory(prefix="relay-", dir="/tmp") as path:
         yield Path(path)
 

@@ -95,7 +95,7 @@ class Generator:
         self.taste: dict[str, float] = {}  # what this sequence has more or less of than others
 
     def sequence(self, length: int) -> list[Line]:
-        """About so many lines."""
+        """Generate about so many lines."""
         r = self.random
         if r.random() < 0.15:
             self._add(
@@ -242,7 +242,7 @@ class Generator:
         return entries
 
     def _substream(self) -> tuple[str, str, int | None]:
-        """A tenant's window somewhere around where the fronts are."""
+        """Return a tenant's window somewhere around where the fronts are."""
         r = self.random
         window = max(0, self.time // 10 + r.choice([-3, -1, 0, 0, 1, 1, 2, 3, 5]))
         number = 6 * window + r.randrange(1 if self.tiny else 5)
@@ -312,7 +312,7 @@ class Generator:
         p.epoch += 1
 
     def _repeat(self, p: _Producer) -> None:
-        """A task's retry, or a zombie that speaks again."""
+        """Repeat a report, as a task's retry or a zombie does."""
         r = self.random
         if p.said:
             line = _again(r.choice(p.said[-4:] if r.random() < 0.7 else p.said))
@@ -437,7 +437,7 @@ class Generator:
         self._add(**line)
 
     def _die_and_come_back(self, p: _Producer) -> None:
-        """A crash before or after the commit; the new run replays, or goes on."""
+        """Crash before or after the commit; the new run replays, or goes on."""
         r = self.random
         old, first = p.run, min(p.staged, default=p.epoch)
         self._open(p)
@@ -453,7 +453,7 @@ class Generator:
             self._add(**zombie, entries=self._entries(), promises=[], commit=True)
 
     def _flush(self) -> None:
-        """Everything in flight arrives, and everybody commits."""
+        """Let everything in flight arrive, and everybody commit."""
         for p in self.producers:
             arriving = self.flight if p is self.producers[-1] else []
             self._report(p, entries=[[*element, 0, 1] for element in arriving], commit=True, promises=self._promises(p))
@@ -482,7 +482,7 @@ class Generator:
         return line
 
     def _some_state(self, graph: list[list[Any]]) -> list[str]:
-        """The segments that stand for state."""
+        """Return the segments that stand for state."""
         return [name for name, _ in graph if self.random.random() < 0.5] if self.random.random() < 0.3 else []
 
     def _mode(self) -> dict[str, str]:
@@ -508,7 +508,7 @@ class Generator:
         self._add(**self._define_line())
 
     def _redeploy(self, another_graph: float = 0.15) -> None:
-        """A rolling deployment mostly; often with other fronts, sometimes another graph, sometimes by force."""
+        """Deploy again, mostly rolling; often with other fronts, sometimes another graph, sometimes by force."""
         r = self.random
         self.deployments += 1
         said: dict[str, Any] = {"force": True} if self._choose({"rolling": 8, "by_force": 2}) == "by_force" else {}
@@ -581,7 +581,7 @@ class Generator:
         )
 
     def _hand_over(self) -> None:
-        """A hand-over that mostly comes to its end, and then mostly a deployment of another graph that goes on."""
+        """Hand over, mostly to the end, and then mostly deploy another graph that goes on."""
         r = self.random
         self.drains += 1
         drain: Line = {"do": "drain", "deployment": f"d{self.deployments}", "drain_id": f"dr{self.drains}"}
@@ -631,7 +631,7 @@ class Generator:
             self._add(**r.choice(lines))
 
     def _drain_through(self) -> None:
-        """A drain that mostly comes to its end, and then mostly a deployment that starts afresh."""
+        """Drain, mostly to the end, and then mostly deploy afresh."""
         r = self.random
         self.drains += 1
         self._add(do="drain", deployment=f"d{self.deployments}", drain_id=f"dr{self.drains}", **self._timeout())
@@ -672,7 +672,7 @@ class Generator:
         self._add(do="finish_front", front=self.random.choice([*self.fronts, "nobody"]))
 
     def _subscribe(self) -> None:
-        """Durable readers of narrow and wide filters, from the beginning, from a place of their own, and again."""
+        """Subscribe with narrow and wide filters, from the beginning, from a place of their own, and again."""
         r = self.random
         line: Line = {"do": "subscribe", "name": r.choice(["s0", "s1", "s2"])}
         segments = [name for name, _ in self.graph]
@@ -726,7 +726,7 @@ def _again(line: Line) -> Line:
 
 
 def generate(seed: int) -> list[Line]:
-    """The sequence of a seed: forty to two hundred lines.
+    """Generate the sequence of a seed: forty to two hundred lines.
 
     >>> generate(7) == generate(7)
     True

@@ -267,7 +267,7 @@ class Driver:
 
 
 def _ended(segments: Sequence[Any]) -> dict[str, list[str]]:
-    """On which segments a substream has ended, and on which of them only a drain had closed it."""
+    """Return on which segments a substream has ended, and on which of them only a drain had closed it."""
     return {
         "ended": sorted(each.segment for each in segments if each.ended),
         "by_drain": sorted(each.segment for each in segments if each.by_drain),

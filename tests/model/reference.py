@@ -150,7 +150,7 @@ class Substream:
         return {front: numbers[-1][1] for front, numbers in self.expectations.get(segment, {}).items()}
 
     def short(self, segment: str) -> bool:
-        """More is expected than was sent."""
+        """Return whether more is expected than was sent."""
         return not self.ended_on(segment) and self.unmet(segment)
 
     def unmet(self, segment: str) -> bool:
@@ -181,7 +181,7 @@ class PromiseSet:
             self.frontiers[key] = max(promise[3], self.frontiers.get(key, promise[3]))
 
     def frontier(self, front: str, scope: str | None) -> int | None:
-        """The front's frontier for a scope, or for every scope, whichever is greater."""
+        """Return the front's frontier for a scope, or for every scope, whichever is greater."""
         values = [self.frontiers[key] for key in {(front, scope), (front, None)} if key in self.frontiers]
         return max(values, default=None)
 
@@ -375,16 +375,16 @@ class Job:
         return now
 
     def fed(self, front: str) -> frozenset[str]:
-        """The segments that a front feeds: all of them, unless it names some."""
+        """Return the segments that a front feeds: all of them, unless it names some."""
         return _fed(self.spec, front)
 
     def reaching(self, segment: str) -> list[str]:
-        """The fronts that a segment waits for: those that feed it or a segment upstream."""
+        """Return the fronts that a segment waits for: those that feed it or a segment upstream."""
         upstream = self.upstream(segment)
         return [front for front in self.fronts if not upstream.isdisjoint(self.fed(front))]
 
     def waited_for(self, segment: str, promised: PromiseSet) -> list[str]:
-        """The fronts that must have closed a substream: not the idle ones, while an unfinished one is not idle."""
+        """Return the fronts that must have closed a substream: no idle ones, while an unfinished one is not idle."""
         reaching = self.reaching(segment)
         if any(name not in promised.finished and not self.fronts[name].idle for name in reaching):
             return [name for name in reaching if name in promised.finished or not self.fronts[name].idle]
@@ -404,7 +404,7 @@ class Job:
         return self.complete(s, segment, promised) and not s.short(segment)
 
     def closes_without_finish(self, front: str, s: Substream, promised: PromiseSet) -> bool:
-        """A front that expects a substream does not also close it."""
+        """Return whether a front closes a substream without finishing; one that expects it does not also close it."""
         if segments := [g for g in s.expectations if front in s.expectations[g]]:
             return all(s.ended_on(g) or self.met(s, g, promised) for g in segments)
         frontier = promised.frontier(front, s.scope)
@@ -412,8 +412,10 @@ class Job:
         return passed or (front, s.id) in promised.closed
 
     def open_fronts(self, s: Substream, segment: str, promised: PromiseSet) -> list[str]:
-        """The fronts that have not closed a substream for a segment. One that expects some of it is waited for even if
-        idle."""
+        """Return the fronts that have not closed a substream for a segment.
+
+        One that expects some of it is waited for even if idle.
+        """
         waited = self.waited_for(segment, promised)
         return [
             front
@@ -424,11 +426,11 @@ class Job:
         ]
 
     def closed_by_drain(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
-        """Only fronts that finished in the drain under way have closed it: without that, more might have come."""
+        """Return whether only fronts that finished in the drain under way have closed it: more might have come."""
         return not s.given_up and ("", s.id) not in promised.closed and self.cut_short(s, segment, promised)
 
     def cut_short(self, s: Substream, segment: str, promised: PromiseSet) -> bool:
-        """A front that finished in the drain under way had not closed it before, or owes it elements."""
+        """Return whether a front that finished in the drain under way had not closed it before, or owes it elements."""
         if self.drain is None or not self.drain.under_way:
             return False
         return any(
@@ -513,7 +515,7 @@ class Job:
         return changed
 
     def make_expectations_firm(self, supporter: Supporter) -> None:
-        """Nobody can take back any more what this epoch has promised, so what came before it never counts again."""
+        """Commit what this epoch has promised, so that what came before never counts again."""
         for s in self.substreams.values():
             for fronts in s.expectations.values():
                 for front, numbers in fronts.items():
@@ -536,7 +538,7 @@ class Job:
     # -- what is open
 
     def in_order(self) -> list[Substream]:
-        """The known substreams in evaluation order."""
+        """Return the known substreams in evaluation order."""
         return sorted((s for s in self.substreams.values() if s.known), key=lambda s: s.rank)
 
     def open_substreams(self) -> list[Substream]:
@@ -549,7 +551,7 @@ class Job:
         return [g for g in self.segments_in_order() if not s.ended_on(g) and not s.account(g).balanced]
 
     def has_lost(self, s: Substream) -> bool:
-        """Some of what was sent is not followed, and nothing that is followed is in flight."""
+        """Return whether some of what was sent is not followed, and nothing that is followed is in flight."""
         if s.open and (self.unbalanced(s) or self.held_by(s)):
             return False
         given_up = any(end.reason in (Reason.EXPIRED, Reason.ABANDONED) for end in s.ended.values())
@@ -579,7 +581,7 @@ class Job:
         return self.hands_over and self.drained
 
     def unbalanced_segments(self) -> list[str]:
-        """Those on which an open substream does not balance, state or not."""
+        """Return those on which an open substream does not balance, state or not."""
         found = {g for s in self.open_substreams() for g in self.unbalanced(s)}
         return [g for g in self.segments_in_order() if g in found]
 
@@ -883,7 +885,7 @@ class ReferenceTracker:
         job.raise_floors()
 
     def _go_on(self, job: Job) -> None:
-        """A new deployment of a job that was handed over."""
+        """Start a new deployment of a job that was handed over."""
         for producer in job.producers.values():
             self._fence(producer)
             producer.staged = {}
@@ -1093,7 +1095,7 @@ class ReferenceTracker:
         return Reported(Outcome.APPLIED, (), job.last_seq, substream_ids=ids, log_id=job.log_id)
 
     def _check_report(self, job: Job, producer: Producer, c: Report) -> list[Substream | tuple[str, str, int | None]]:
-        """Shape and units, ids, segments, the entries' end times, then promise by promise."""
+        """Check shape and units, ids, segments, the entries' end times, then promise by promise."""
         if not c.units and not c.commit:
             raise Refused(Refusal.MALFORMED, "neither units nor commit")
         if len(set(c.units)) < len(c.units):
@@ -1163,7 +1165,7 @@ class ReferenceTracker:
         named: Sequence[Substream | tuple[str, str, int | None]],
         dropped: Sequence[StagedReport],
     ) -> None:
-        """Another number than the last that was accepted is refused, unless it revises one that may still change."""
+        """Refuse another number than the last that was accepted, unless it revises one that may still change."""
         said: dict[tuple[str, str, str, str], int] = {}  # by (scope, name, segment, front): what is staged
         for number in sorted(producer.staged) if producer.mode == Mode.STAGED else []:
             for report in producer.staged[number].reports:
@@ -1302,7 +1304,7 @@ class ReferenceTracker:
             s.changed, s.stalled = self._now, False
 
     def _check_manifest(self, producer: Producer, number: int, kept: set[str]) -> list[StagedReport]:
-        """The reports that the manifest drops."""
+        """Return the reports that the manifest drops."""
         epoch = producer.staged.get(number, StagedEpoch(False))
         if missing := kept - epoch.units:
             raise Refused(Refusal.MISSING_UNITS, ", ".join(sorted(missing)))
@@ -1415,7 +1417,7 @@ class ReferenceTracker:
         return not missing and not cut_short and job.closed_by_fronts(s, segment, promised)
 
     def _note_excess(self, job: Job, s: Substream, segment: str, promised: PromiseSet) -> None:
-        """More than expected is announced once for each number expected."""
+        """Announce more than expected once for each number expected."""
         if s.ended_on(segment) or segment not in s.expectations or not job.complete(s, segment, promised):
             return
         expected, sent = sum(s.expected(segment).values()), s.account(segment).sent
@@ -1424,7 +1426,7 @@ class ReferenceTracker:
             self._emit(job, Excess(segment, s.scope, s.name, expected, sent))
 
     def _waits(self, job: Job, s: Substream, segment: str) -> bool:
-        """Ordering: whether a substream of a smaller end time has not ended on the segment yet."""
+        """Return whether, under an ordering, a substream of a smaller end time has not ended on the segment yet."""
         return any(not other.ended_on(segment) and self._comes_before(job, other, s) for other in job.open_substreams())
 
     def _is_closed_by_drain(self, job: Job, s: Substream, segment: str) -> bool:
@@ -1586,7 +1588,7 @@ class ReferenceTracker:
         self._emit(job, DrainRequested(drain_id, mode))
 
     def _finish_drain(self, job: Job) -> None:
-        """`drained` is the last event of its command."""
+        """Announce `drained`, the last event of its command."""
         if not job.draining:
             return
         assert job.drain is not None
@@ -1602,7 +1604,7 @@ class ReferenceTracker:
             self._emit(job, Drained(job.drain.id, job.drain.mode))
 
     def _finished_in_drain(self, job: Job, drain: JobDrain) -> set[str]:
-        """The fronts that finished because of a drain; in a hand-over none does."""
+        """Return the fronts that finished because of a drain; in a hand-over none does."""
         if drain.mode == DrainMode.HAND_OVER:
             return set()
         return {front for front in job.promised().finished if front not in drain.finished_before}
@@ -1646,7 +1648,7 @@ class ReferenceTracker:
     # ------------------------------------------------------------ time
 
     def _hear(self, job: Job, producer: Producer) -> None:
-        """A producer has reported or promised: its idle fronts turn back, before what woke them."""
+        """Turn the idle fronts of a producer that has reported or promised back, before what woke them."""
         producer.last_heard = self._now
         self._wake(job, [front for front in job.fronts.values() if front.owner == producer.name])
 
@@ -1761,7 +1763,7 @@ class ReferenceTracker:
         return self._now >= (s.created if s.end_time is None else s.end_time * 1000) + job.spec.deadline
 
     def _enough(self, job: Job, s: Substream, promised: PromiseSet) -> bool:
-        """Most of what is expected came, nothing else is waited for, and nothing has happened for long."""
+        """Return whether most of what is expected came, nothing else is waited for, and nothing happened for long."""
         expecting = {front for fronts in s.expectations.values() for front in fronts}
         return (
             self._due(s.changed, job.spec.threshold_after)
@@ -2019,7 +2021,7 @@ class ReferenceTracker:
         return Explained(status, tuple(staged), first, len(earlier))
 
     def _earlier(self, job: Job, s: Substream) -> list[Substream]:
-        """The open substreams but for which it would have ended on some segment."""
+        """Return the open substreams but for which it would have ended on some segment."""
         promised = job.promised()
         waits_on = [
             segment
@@ -2072,7 +2074,7 @@ class ReferenceTracker:
         include_ended: bool = False,
         only_stalled: bool = False,
     ) -> list[SubstreamStatus]:
-        """The known substreams, by creation (the core pages them)."""
+        """Return the known substreams, by creation (the core pages them)."""
         job = self._job(name)
         promised = job.promised()
         return [
@@ -2131,7 +2133,7 @@ def _fed(spec: Spec, front: str) -> frozenset[str]:
 
 
 def _reached(spec: Spec, front: str) -> set[str]:
-    """The segments that wait for a front: those that it feeds, and all downstream of them."""
+    """Return the segments that wait for a front: those that it feeds, and all downstream of them."""
     found = set(_fed(spec, front))
     while more := {feed for name, feeds in spec.segments if name in found for feed in feeds} - found:
         found |= more
@@ -2139,7 +2141,7 @@ def _reached(spec: Spec, front: str) -> set[str]:
 
 
 def _least_floors(job: Job, segments: set[str]) -> dict[str | None, int]:
-    """By scope, the least floor of some segments, where all have one."""
+    """Return, by scope, the least floor of some segments, where all have one."""
     least: dict[str | None, int] = {}
     for scope in {scope for _, scope in job.floors}:
         times = [time for g in segments if (time := job.floor(g, scope)) is not None]
@@ -2175,7 +2177,7 @@ def _named(promises: Iterable[Promised]) -> list[Sid]:
 
 
 def _check_bounds(command: Command) -> None:
-    """Every number has a bound, and is refused beyond it before anything else is looked at."""
+    """Refuse each number beyond its bound, before anything else is looked at."""
     century = 36_525 * 24 * 3600 * 10**9
     durations: list[int | None] = []
     epochs: list[int | None] = []

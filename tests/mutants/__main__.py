@@ -125,7 +125,7 @@ def _drawn(area: str, files: Sequence[str] | None, number: int, seed: int) -> li
 
 
 def sources(area: str) -> list[str]:
-    """The modules of an area, relative to the repository."""
+    """Return the modules of an area, relative to the repository."""
     if area == "release":
         return [f"spark_client/release/{name}" for name in _WITHOUT_SPARK]
     return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tracker" / area).rglob("*.py"))
@@ -167,7 +167,7 @@ class _Tests:
         print(f"{len(seconds)} tests pass in {time.monotonic() - began:.0f} s", flush=True)
 
     def judge(self, mutant: Mutant) -> str:
-        """The test that finds a mutant; empty: none does."""
+        """Return the test that finds a mutant; empty: none does."""
         with self._copy() as copy:
             path = copy / mutant.file
             source = path.read_bytes()
@@ -208,7 +208,7 @@ class _Tests:
 
 
 def _run_alone(command: Sequence[str], folder: Path, environment: dict[str, str]) -> int:
-    """The exit status of a command; nothing that it has started is left, however the change makes servers spin."""
+    """Return the exit status of a command; nothing that it has started is left, however servers spin."""
     output: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **output) as run:
         try:

@@ -66,7 +66,7 @@ class Mutant:
         return self.file, self.function, before, after
 
     def applied(self, source: bytes) -> bytes:
-        """The file's text with the change."""
+        """Return the file's text with the change."""
         begin, end = self.at
         return source[:begin] + self.after.encode() + source[end:]
 
@@ -76,7 +76,7 @@ class Mutant:
 
 
 def mutants(root: Path, file: str) -> list[Mutant]:
-    """All mutants of a file, in the order of its text.
+    """Return all mutants of a file, in the order of its text.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -123,7 +123,7 @@ class _Visitor:
             yield from self._of(child, function)
 
     def _statement(self, node: ast.stmt, function: str) -> Iterator[Mutant]:
-        """A statement left out: a call for its effect, or an assignment to a part of something."""
+        """Leave a statement out: a call for its effect, or an assignment to a part of something."""
         effect = isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await))
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
@@ -164,7 +164,7 @@ class _Visitor:
             yield self._mutant(node.test, function, f"(not ({self._text(node.test)}))")
 
     def _joined(self, node: ast.AST, left: ast.AST, turned: tuple[str, str], right: ast.AST, function: str) -> Mutant:
-        """The operator between two operands turned; brackets and all else stay."""
+        """Turn the operator between two operands; brackets and all else stay."""
         begin, end = self._span(node)
         (_, after_left), (before_right, _) = self._span(left), self._span(right)
         between = self._source[after_left:before_right].decode().replace(*turned, 1)

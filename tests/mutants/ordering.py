@@ -58,7 +58,7 @@ class Ordering:
 
 
 def rank(known: Known) -> tuple[float, float]:
-    """The place of a test in the order, smallest first: by what it costs for each change that it finds."""
+    """Return the place of a test in the order, smallest first: by what it costs for each change that it finds."""
     return known["seconds"] / (1 + 10 * known["kills"]), known["seconds"]
 
 

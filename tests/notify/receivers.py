@@ -56,7 +56,7 @@ class Receiver:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver while the context lasts."""
+    """Run a receiver while the context lasts."""
     receiver = Receiver()
     try:
         yield receiver

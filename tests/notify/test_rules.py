@@ -116,7 +116,7 @@ def test_only_complete_ends_count_unless_a_rule_wants_others() -> None:
 
 
 def place(tmp_path: Path, marker: str, kinds: str = "") -> Rule:
-    """The only rule of a file whose marker is this."""
+    """Return the only rule of a file whose marker is this."""
     (rule,) = rules(tmp_path, RULE.replace(WEBHOOK, f"{kinds}\nmarker = {json.dumps(marker)}"))
     return rule
 

@@ -16,5 +16,5 @@ __all__ = ["conf", "feed", "job", "spark", "tracker"]
 
 @pytest.fixture
 def query(spark: SparkSession, feed: Feed, tmp_path: Path) -> Untouched:
-    """A query that knows nothing of a tracker: rows of the feed, a file a batch, into a table of files."""
+    """Return a query that knows nothing of a tracker: rows of the feed, a file a batch, into a table of files."""
     return Untouched(feed.stream(spark), tmp_path / "theirs")

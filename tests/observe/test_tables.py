@@ -17,13 +17,13 @@ pytestmark = pytest.mark.spark
 
 
 def put(spark: SparkSession, table: tuple[str, str], tenant: str, last: bool) -> None:
-    """One commit of one row."""
+    """Commit one row once."""
     rows = spark.sql(f"select timestamp '2024-01-01 00:10:00' as ts, '{tenant}' as tenant, {last} as is_last")
     append(rows, table)
 
 
 def of_table(spark: SparkSession, table: tuple[str, str], path: Path) -> tuple[DataFrame, Untouched]:
-    """The stream of a table that has one row, and a query that reads it."""
+    """Return the stream of a table that has one row, and a query that reads it."""
     put(spark, table, "a", False)
     rows = followed(spark, table)
     return rows, Untouched(rows, path / "theirs")

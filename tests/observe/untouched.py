@@ -44,7 +44,7 @@ class Untouched:
         query.stop()
 
     def whole(self, spark: SparkSession) -> set[Hour]:
-        """The hours of which its table has the row that is marked as the last: a batch computation."""
+        """Return the hours of which its table has the row that is marked as the last: a batch computation."""
         hours = spark.read.parquet(str(self.path / "table")).groupBy(
             "tenant", F.window("ts", "1 hour").end.alias("end")
         )
@@ -52,12 +52,12 @@ class Untouched:
         return {(row.tenant, row.end, row.rows) for row in found.collect()}
 
     def digest(self) -> dict[str, str]:
-        """All that is in its checkpoint, with the time of each change."""
+        """Return all that is in its checkpoint, with the time of each change."""
         return digest(self.checkpoint)
 
 
 def digest(path: Path) -> dict[str, str]:
-    """All that is below a directory, with the time of each change."""
+    """Return all that is below a directory, with the time of each change."""
     return {
         str(
             each
@@ -83,7 +83,7 @@ def observing(
 
 
 def ended(tracking: Tracking) -> set[Hour]:
-    """The hours that the tracker has announced, each once."""
+    """Return the hours that the tracker has announced, each once."""
     assert isinstance(tracking.client, TrackerClient)
     events = [event.kind for event in tracking.client.list_events(tracking.job).events]
     ends = [kind for kind in events if isinstance(kind, Ended)]

@@ -92,7 +92,7 @@ def inaccessible(tab: Page) -> list[str]:
 
 
 def sideways(tab: Page) -> int:
-    """By how many pixels the page is wider than the window."""
+    """Return by how many pixels the page is wider than the window."""
     wider: int = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return wider
 

@@ -16,7 +16,7 @@ __all__ = ["servers"]
 
 @pytest.fixture(scope="session")
 def site(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with jobs that nobody changes."""
+    """Yield a server with jobs that nobody changes."""
     server = servers.start(tmp_path_factory.mktemp("site"), "memory", "--metrics", "127.0.0.1:0")
     with jobs.client_of(server) as client:
         jobs.flights(client)
@@ -28,13 +28,13 @@ def site(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def own_site(servers: Servers, tmp_path: Path) -> Server:
-    """A server of one's own."""
+    """Return a server of one's own."""
     return servers.start(tmp_path, "memory", "--metrics", "127.0.0.1:0")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """For one module only: while it runs, so does an event loop in this thread, and no test can have one of its own."""
+    """Yield a browser for one module: while it runs, so does an event loop in this thread, and no test has its own."""
     with chromium() as browser:
         yield browser
 

@@ -19,7 +19,7 @@ def client_of(server: Server) -> TrackerClient:
 
 
 def flights(client: TrackerClient, job: str = "flights", stall_after: timedelta | None = None) -> Producer:
-    """A job with a retry loop: JFK has ended, LGA has three elements in flight, EWR waits for its front only."""
+    """Make a job with a retry loop: JFK has ended, LGA has three elements in flight, EWR waits for its front only."""
     client.define_job(
         JobSpec(job=job, deployment="d1", segments=SEGMENTS, fronts=["schedule", "charter"], stall_after=stall_after)
     )
@@ -38,7 +38,7 @@ def flights(client: TrackerClient, job: str = "flights", stall_after: timedelta 
 
 
 def hostile(client: TrackerClient, job: str = "hostile") -> None:
-    """A job in which everything that anybody may name has a bad name."""
+    """Make a job in which everything that anybody may name has a bad name."""
     segments = {HOSTILE: [TURNED], TURNED: [], LONG.strip(): [HOSTILE]}
     client.define_job(JobSpec(job=job, deployment=HOSTILE, segments=segments, fronts=[HOSTILE, BELL]))
     producer = client.open_producer(job, HOSTILE, TURNED)
@@ -57,7 +57,7 @@ def hostile(client: TrackerClient, job: str = "hostile") -> None:
 
 
 def many(client: TrackerClient, count: int, job: str = "many") -> None:
-    """A job with so many open substreams."""
+    """Make a job with so many open substreams."""
     client.define_job(JobSpec(job=job, deployment="d1", segments={"raw": []}, fronts=["f"]))
     producer = client.open_producer(job, "p", "r")
     report = producer.epoch()

@@ -18,7 +18,7 @@ from tests.web.fetching import get, until
 
 @pytest.fixture
 def dev() -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """The process, the page and the tracker's address, as they are printed."""
+    """Yield the process, the page and the tracker's address, as they are printed."""
     command = [*TRACKER, "dev", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

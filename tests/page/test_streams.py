@@ -82,7 +82,7 @@ class Browser:
         self._news.set()
 
     async def take(self) -> str:
-        """The next message."""
+        """Take the next message."""
         before = len(self.taken)
         self._may_take.release()
         while len(self.taken) == before:

@@ -16,7 +16,7 @@ _numbers = count()
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A directory of the test's own, with a path that leaves room for a socket's name: the system takes 107 bytes, and
+    """Yield a directory of the test's own, whose path leaves room for a socket's name: the system takes 107 bytes, and
     pytest's own directories are named after whoever runs the tests, and after the test.
     """
     with TemporaryDirectory(prefix="relay-", dir="/tmp") as directory:
@@ -25,14 +25,14 @@ def tmp_path() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def nothing_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No relay but the test's own is found."""
+    """Hide all relays but the test's own."""
     monkeypatch.delenv("TRACKER_RELAY", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
 
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One tracker for all tests that do not disturb it."""
+    """Yield one tracker for all tests that do not disturb it."""
     server = Server(tmp_path_factory.mktemp("tracker"), "memory")
     yield server
     server.stop()
@@ -49,7 +49,7 @@ def shared_relay(shared_server: Server) -> Iterator[Relay]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A tracker of the test's own, which may be killed: its journal is a file."""
+    """Yield a tracker of the test's own, which may be killed: its journal is a file."""
     server = Server(tmp_path)
     yield server
     server.kill()
@@ -57,7 +57,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def relay(server: Server, tmp_path: Path) -> Iterator[Relay]:
-    """A relay of the test's own to that."""
+    """Yield a relay of the test's own to that."""
     relay = Relay(tmp_path, server.address)
     yield relay
     relay.kill()
@@ -71,5 +71,5 @@ def client(shared_server: Server) -> Iterator[TrackerClient]:
 
 @pytest.fixture
 def job() -> str:
-    """A name that no other test has."""
+    """Return a name that no other test has."""
     return f"job-{next(_numbers)}"

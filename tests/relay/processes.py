@@ -47,24 +47,24 @@ class Relay:
             self.metrics = self._process.stdout.readline().split()[-1]
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process by SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int | None:
-        """SIGTERM; the exit status."""
+        """Stop the process by SIGTERM; return the exit status."""
         return self._end(signal.SIGTERM)
 
     def restart(self) -> None:
-        """kill -9, and a successor at the same address."""
+        """Kill the process, and start a successor at the same address."""
         self.kill()
         self.start()
 
     def freeze(self) -> None:
-        """It stands still, its connections open."""
+        """Let the process stand still, its connections open."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on."""
+        """Let the process go on."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:

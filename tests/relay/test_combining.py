@@ -62,7 +62,7 @@ def alone(server: Server, reports: Sequence[wire.ReportRequest]) -> list[wire.Re
 
 
 def report(job: str, unit: str, *entries: tuple[Any, ...], **more: Any) -> wire.ReportRequest:
-    """A report of one unit of epoch 0.
+    """Return a report of one unit of epoch 0.
 
     Args:
         entries: (name or id, segment, xor, sent, received); a name may be one with its end time.
@@ -99,7 +99,7 @@ def outcomes(answers: Sequence[wire.ReportResponse | str]) -> list[str]:
 
 
 def counted(client: TrackerClient, job: str) -> dict[str, list[tuple[str, int, int, int]]]:
-    """Each substream's accounts, once everything is committed."""
+    """Return each substream's accounts, once everything is committed."""
     client.producer(job, "p", "r").commit(0)
     substreams: list[SubstreamStatus] = list(client.substreams(job))
     return {
@@ -110,7 +110,7 @@ def counted(client: TrackerClient, job: str) -> dict[str, list[tuple[str, int, i
 
 @pytest.fixture
 def opened(client: TrackerClient, job: str) -> str:
-    """A job of two segments, with one front and one producer that has opened its run."""
+    """Return a job of two segments, with one front and one producer that has opened its run."""
     client.define_job(spec(job, segments={"a": ["b"], "b": []}, fronts=["f"]))
     client.open_producer(job, "p", "r")
     return job

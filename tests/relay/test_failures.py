@@ -17,7 +17,7 @@ from tracker.client import Outcome, TrackerClient, label
 
 
 def kill(victim: str, server: Server, relay: Relay) -> None:
-    """kill -9, and up again."""
+    """Kill it by SIGKILL, and start it again."""
     if victim != "tracker":
         relay.kill()
     if victim != "relay":

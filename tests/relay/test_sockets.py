@@ -191,7 +191,7 @@ class Liar(TrackerServicer):
 
 @contextmanager
 def lying(path: Path, uid: int) -> Iterator[Liar]:
-    """A fake relay of another user, in a directory where everybody may write."""
+    """Yield a fake relay of another user, in a directory where everybody may write."""
     path.parent.chmod(0o1777)
     liar = Liar()  # type: ignore[abstract]
     server = grpc.server(ThreadPoolExecutor(1))
@@ -221,7 +221,7 @@ def staged(client: TrackerClient, job: str) -> int:
 
 @pytest.fixture
 def open_to_all(tmp_path: Path) -> Path:
-    """A directory in which every user may put something."""
+    """Return a directory in which every user may put something."""
     tmp_path.chmod(0o1777)
     return tmp_path
 

@@ -25,7 +25,7 @@ INFORMATION = "substream_tracker-0.1.0.dist-info"
 
 
 def distributions(folder: Path, wheel: set[str], sdist: set[str]) -> tuple[Path, Path]:
-    """Empty files of these names, as an sdist and a wheel."""
+    """Make empty files of these names, as an sdist and a wheel."""
     built, source = folder / "some.whl", folder / "some.tar.gz"
     with zipfile.ZipFile(built, "w") as archive:
         for name in sorted(wheel):

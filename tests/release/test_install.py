@@ -39,7 +39,7 @@ class Ran(NamedTuple):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this source tree."""
+    """Return the wheel of this source tree."""
     try:
         return build(tmp_path_factory.mktemp("dist"))[1]
     except (ReleaseError, subprocess.CalledProcessError) as missing:
@@ -47,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(home: Path) -> Environment:
-    """An environment with the libraries of this one, and without this package."""
+    """Return an environment with the libraries of this one, and without this package."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     [packages] = home.glob("lib/*/site-packages")
     (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
@@ -56,7 +56,7 @@ def made(home: Path) -> Environment:
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment that lacks this package only."""
+    """Return an environment that lacks this package only."""
     bare = made(tmp_path_factory.mktemp("libraries") / "environment")
     bare.run("-c", "import spark_client", directory=bare.home, status=1)
     return bare
@@ -64,7 +64,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment into which the wheel was installed."""
+    """Return an environment into which the wheel was installed."""
     whole = made(tmp_path_factory.mktemp("installed") / "environment")
     pip = ("-m", "pip", "--python", str(whole.python), "install", "--quiet", "--no-index", "--no-deps")
     tools().run(*pip, "--only-binary", ":all:", str(wheel))
@@ -83,7 +83,7 @@ def run(command: list[str], path: Path, **variables: str) -> Ran:
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
-    """Spark, with a folder of this test's own for what its workers unpack."""
+    """Return Spark, with a folder of this test's own for what its workers unpack."""
     home = tmp_path / "spark"
     home.mkdir()
     for each in SPARK.iterdir():
@@ -179,7 +179,7 @@ def test_a_connect_server_runs_the_package_that_it_has(installed: Environment, t
 
 @pytest.fixture(scope="module")
 def client(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment with `pyspark-client` in place of `pyspark`: it has no py4j, and no class of Spark's JVM."""
+    """Return an environment with `pyspark-client` for `pyspark`: it has no py4j, and no class of Spark's JVM."""
     home, sources = tmp_path_factory.mktemp("client"), tmp_path_factory.mktemp("sources")
     release = pyspark.__version__.rpartition(".")[0]
     download = ("-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(sources), f"pyspark-client~={release}.0")

@@ -12,7 +12,7 @@ from scripts.release.versions import PLACES, ROOT, faults, notes, set_version
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the files that have the version, with something unreleased."""
+    """Return a copy of the files that have the version, with something unreleased."""
     for name in {"CHANGELOG.md", *(place.file for place in PLACES)}:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

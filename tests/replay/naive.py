@@ -33,7 +33,7 @@ class Query:
             self.batches.setdefault(at, []).append(row)
 
     def windows(self, row: Row) -> list[Window]:
-        """The windows that a row is in: all starts at a slide that are at most a length before it."""
+        """Return the windows that a row is in: all starts at a slide that are at most a length before it."""
         time, _, scope = row
         starts = range(time // self.slide * self.slide, time - self.length, -self.slide)
         return [(scope, start + self.length) for start in starts if start <= time < start + self.length]
@@ -60,7 +60,7 @@ class Query:
         return found
 
     def judged(self, released: dict[Window, int], windows: set[Window]) -> tuple[object, ...]:
-        """The figures of `Figures`, in its order, as plain tuples."""
+        """Return the figures of `Figures`, in its order, as plain tuples."""
         placed = [(window, row) for row in self.rows for window in self.windows(row) if window in windows]
         late = [
             (window, row)
@@ -81,7 +81,7 @@ class Query:
 
 
 def quantiles(values: list[int]) -> tuple[int, ...] | None:
-    """The least values that 50 %, 95 % and all of the values do not exceed."""
+    """Return the least values that 50 %, 95 % and all of the values do not exceed."""
     if not values:
         return None
     shares = (Fraction(1, 2), Fraction(95, 100), Fraction(1))
@@ -96,7 +96,7 @@ def newest(rows: list[Row], scope: str | None) -> int | None:
 
 
 def watermark(query: Query, delay: int) -> dict[Window, int]:
-    """Of Spark: to the millisecond, and under the rows before this batch; one batch runs when no row comes any more."""
+    """Measure Spark's: to the millisecond, under the rows before this batch; one batch runs when no row comes."""
 
     def ends(window: Window, before: list[Row], now: list[Row], at: int) -> bool:
         top = newest(before, None)
@@ -114,7 +114,7 @@ def frontier(query: Query, delay: int, per_scope: bool) -> dict[Window, int]:
 
 
 def wait(query: Query, delay: int) -> dict[Window, int]:
-    """By a clock, which needs no rows: it begins with the first window's end, or with the first batch."""
+    """Measure by a clock, which needs no rows: it begins with the first window's end, or with the first batch."""
     ends = [end + delay for _, end in query.all_windows]
     first = min(query.trigger * -(-min(ends) // query.trigger), min(query.batches))
     last = max(*ends, *query.batches) + query.trigger
@@ -129,7 +129,7 @@ def counts(query: Query) -> dict[Window, int]:
 
 
 def measured(query: Query, target: float, ceiling: int) -> dict[Window, int]:
-    """Each scope by itself, batch by batch, by lists of all windows that it has had."""
+    """Measure each scope by itself, batch by batch, by lists of all windows that it has had."""
     allowed = 1 - target
     newest_of: dict[str, int] = {}
     promised: dict[str, int] = {}
@@ -194,7 +194,7 @@ def more(weighed: list[tuple[int, float]], steps: dict[int, int], step: int) -> 
 
 
 def rounded(need: int) -> int:
-    """The least whole power of 1.05 that is no less, rounded up: so histograms have it."""
+    """Return the least whole power of 1.05 that is no less, rounded up, as histograms have it."""
     if need == 0:
         return 0
     power = 0
@@ -204,7 +204,7 @@ def rounded(need: int) -> int:
 
 
 def least(query: Query, share: Fraction, per_scope: bool) -> tuple[dict[Window, int], set[Window]]:
-    """The least delay in whole seconds that is right on the first half; and the windows that have no row in it."""
+    """Return the least delay in whole seconds that is right on the first half; and the windows without a row there."""
     at = sorted(batch for batch, rows in query.batches.items() for row in rows for _ in query.windows(row))
     half = at[(len(at) - 1) // 2]
     early = [row for batch, rows in query.batches.items() for row in rows if batch <= half]

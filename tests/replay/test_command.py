@@ -23,7 +23,7 @@ ARGUMENTS = ("--time", "ts", "--arrived", "arrived_at", "--scope", "shop")
 
 
 def orders() -> pa.Table:
-    """A row a minute of two shops over ten hours; rome's come 50 minutes late every third time."""
+    """Return a row a minute of two shops over ten hours; rome's come 50 minutes late every third time."""
     rows = [
         {"ts": START + n * MINUTE, "arrived_at": START + (n + 50 * (n % 3 == 0) * (n % 2)) * MINUTE, "shop": shop}
         for n in range(600)

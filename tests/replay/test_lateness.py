@@ -28,7 +28,7 @@ LAWS: dict[str, Law] = {
 
 
 def batches(law: Law, windows: int, scopes: int, seed: int) -> Iterator[list[tuple[str, int, int]]]:
-    """Three rows of each hour of each scope, in batches of five minutes, as `Lateness.batch` takes them."""
+    """Yield three rows of each hour of each scope, in batches of five minutes, as `Lateness.batch` takes them."""
     draw = random.Random(seed)
     rows = []
     for scope in range(scopes):
@@ -44,7 +44,7 @@ def batches(law: Law, windows: int, scopes: int, seed: int) -> Iterator[list[tup
 
 
 def broken(lateness: Lateness, law: Law, windows: int, scopes: int, seed: int) -> set[tuple[str, int]]:
-    """The windows of which a row came after they were promised to be over."""
+    """Return the windows of which a row came after they were promised to be over."""
     promised: dict[str, int] = {}
     found = set()
     for batch in batches(law, windows, scopes, seed):

@@ -21,7 +21,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def result() -> Replay:
-    """Forty shops, of which the first is hostile; some windows are wrong under short promises."""
+    """Replay forty shops, of which the first is hostile; some windows are wrong under short promises."""
     shops = ["<script>alert(1)</script>", *(f"shop {number}" for number in range(39))]
     late = ((hour, place, 4 * (place % 7 == hour % 5)) for hour in range(50) for place in range(40))
     rows = [(hour * HOUR, (hour + delay) * HOUR, shops[place]) for hour, place, delay in late]

@@ -40,7 +40,7 @@ def figures(found: Figures) -> tuple[object, ...]:
 
 @st.composite
 def queries(draw: st.DrawFn) -> Query:
-    """Small histories: rows whose times and arrivals are in any order, before 1970 as well."""
+    """Draw small histories: rows whose times and arrivals are in any order, before 1970 as well."""
     unit = draw(st.sampled_from([500, 400_000]))
     time = st.integers(-20, 60).map(lambda number: number * unit)
     rows = draw(st.lists(st.tuples(time, time, st.sampled_from(["berlin", "lima", "rome"])), min_size=1, max_size=25))
@@ -112,7 +112,7 @@ def test_spark_releases_a_trigger_later_and_still_takes_that_batchs_rows() -> No
 
 
 def shops(*delays: tuple[float, float], hours: int = 60) -> list[Row]:
-    """Two rows an hour of each of two shops; of each hour the second arrives so many minutes late, by shop."""
+    """Return two rows an hour of each of two shops; of each hour the second arrives so many minutes late, by shop."""
     rows = []
     for hour in range(hours):
         for shop, delay in zip("ab", delays[hour % len(delays)], strict=True):

@@ -39,7 +39,7 @@ def minutes(seed: int, files_wanted: int) -> list[list[tuple[int, str]]]:
 
 
 def tried(files: list[list[tuple[int, str]]], promise: Promise) -> dict[tuple[str, int], tuple[int, int]]:
-    """Of each window its release, as the number of a file, and how many rows it has then; windows without are left out.
+    """Return of each window the number of the file that released it, and its rows then; windows without are left out.
 
     File n arrives at minute n, and is read by the trigger of that minute.
     """
@@ -111,7 +111,7 @@ def test_the_trackers_frontier_releases_the_windows_that_the_dry_run_gives(
 
 
 def rows_of(spark: SparkSession, number: int = 400) -> DataFrame:
-    """A row a minute of two shops; one in seven comes two hours late."""
+    """Return a row a minute of two shops; one in seven comes two hours late."""
     rows = spark.range(number, numPartitions=3).withColumn("shop", F.concat(F.lit("shop "), F.col("id") % 2))
     late = F.when(F.col("id") % 7 == 0, 7200).otherwise(0)
     return rows.select(

@@ -13,7 +13,7 @@ _numbers = count()
 
 @pytest.fixture(scope="session")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """Three trackers, for all tests that do not disturb them."""
+    """Yield three trackers, for all tests that do not disturb them."""
     servers = [Server(tmp_path_factory.mktemp("tracker"), "memory") for _ in range(3)]
     yield servers
     for server in servers:
@@ -22,7 +22,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[list[Server]]:
-    """Three trackers of the test's own, which may be killed: their journals are files."""
+    """Yield three trackers of the test's own, which may be killed: their journals are files."""
     servers = []
     for number in range(3):
         (tmp_path / str(number)).mkdir()
@@ -34,5 +34,5 @@ def mortal(tmp_path: Path) -> Iterator[list[Server]]:
 
 @pytest.fixture
 def job() -> str:
-    """A name that no other test has."""
+    """Return a name that no other test has."""
     return f"job-{next(_numbers)}"

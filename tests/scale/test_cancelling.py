@@ -19,7 +19,7 @@ DRAINED, DRAINING = DrainState.DRAINED, DrainState.DRAINING
 
 
 def drained_but_for_open_runs(client: ShardedClient, job: str, hand_over: bool) -> None:
-    """Without fronts, each shard is drained once the one run has closed there."""
+    """Drain each shard, without fronts, but for the one run that has not closed there."""
     client.define_job(replace(spec(job), fronts=[], progress=False))
     client.open_producer(job, "p", "r1")
     client.drain(job, "d1", "x", timeout=3600, hand_over=hand_over)

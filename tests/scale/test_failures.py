@@ -53,7 +53,7 @@ def go_on(process: subprocess.Popen[str], about_to: str) -> None:
 
 
 def must_be_exact(events: list[Event], last: int) -> None:
-    """Each window has ended once, with its one element, in the order that is the same for everybody."""
+    """Check that each window has ended once, with its one element, in the same order for everybody."""
     ends = [event.kind for event in events if isinstance(event.kind, Ended)]
     assert ends == sorted(
         (

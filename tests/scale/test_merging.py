@@ -40,7 +40,7 @@ OVER = 2**63 - 1
 
 
 def filled(kind: Any, number: int) -> Any:
-    """A value of a type in which no field has its default."""
+    """Return a value of a type in which no field has its default."""
     if is_dataclass(kind):
         types, make = get_type_hints(kind), cast(Any, kind)
         return make(**{each.name: filled(types[each.name], n) for n, each in enumerate(fields(kind), number)})
@@ -291,7 +291,7 @@ def handing_over(random: random.Random, shards: int) -> tuple[list[Line], list[l
 
 
 def announced(lines: Sequence[Line]) -> list[Event]:
-    """All events of a tracker that is told this."""
+    """Return all events of a tracker that gets these commands."""
     tracker = Tracker("log")
     driver = Driver(tracker)
     for line in lines:

@@ -54,14 +54,17 @@ _programs = count()
 
 
 def spec(job: str, ordering: Ordering = "none", deployment: str = "d1") -> JobSpec:
-    """Two segments, one after the other, and two fronts."""
+    """Return two segments, one after the other, and two fronts."""
     segments = {"up": ["down"], "down": []}
     return JobSpec(job=job, deployment=deployment, segments=segments, fronts=FRONTS, ordering=ordering, progress=True)
 
 
 def play(client: TrackerClient | ShardedClient, job: str, seed: int, mode: Mode) -> None:
-    """Two producers of windows and of substreams without end; each passes on what either has sent. Reports are made
-    twice, elements come late or never, runs are superseded before and after what they staged was committed."""
+    """Play two producers of windows and of substreams without end; each passes on what either has sent.
+
+    Reports are made twice, elements come late or never, runs are superseded before and after what they staged was
+    committed.
+    """
     chance = random.Random(seed)
     flying: list[tuple[str, str, str, int | None]] = []
     runs: dict[str, Producer | ShardedProducer] = {}
@@ -105,7 +108,7 @@ def play(client: TrackerClient | ShardedClient, job: str, seed: int, mode: Mode)
 
 
 def until_drained(watch: Watch | ShardedWatch) -> list[Event]:
-    """All events, up to the one that says that the job is drained."""
+    """Return all events, up to the one that announces that the job is drained."""
     events: list[Event] = []
     while not (events and isinstance(events[-1].kind, Drained)):
         events.append(next(watch))

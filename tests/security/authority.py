@@ -18,7 +18,7 @@ class Authority:
         _openssl("req", "-x509", *_KEY, "-subj", f"/CN={name}", "-days", "2", "-keyout", self._key, "-out", self.ca)
 
     def sign(self, name: str, names: str = "DNS:localhost,IP:127.0.0.1") -> tuple[Path, Path]:
-        """A certificate and its key. A second one of the same name replaces both."""
+        """Sign a certificate and its key. A second one of the same name replaces both."""
         cert, key, request = (self._directory / f"{name}.{end}" for end in ("crt", "key", "csr"))
         _openssl("req", *_KEY, "-subj", f"/CN={name}", "-addext", f"subjectAltName={names}", "-keyout", key,
                  "-out", request)  # fmt: skip

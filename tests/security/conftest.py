@@ -29,17 +29,17 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def shared(servers: Servers, authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Secured:
-    """A tracker with TLS and tokens, for all tests that leave its files as they are."""
+    """Return a tracker with TLS and tokens, for all tests that leave its files as they are."""
     return Secured(servers, authority, tmp_path_factory.mktemp("secured"))
 
 
 @pytest.fixture
 def own(servers: Servers, authority: Authority, tmp_path: Path) -> Secured:
-    """One of the test's own."""
+    """Return a tracker of the test's own."""
     return Secured(servers, authority, tmp_path)
 
 
 @pytest.fixture
 def job() -> str:
-    """A name that no other test has."""
+    """Return a name that no other test has."""
     return f"job-{next(_numbers)}"

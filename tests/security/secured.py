@@ -29,7 +29,7 @@ class Secured:
         self.until(lambda: self.client(self.all).jobs() is not None)
 
     def add(self, name: str, scopes: list[str], jobs: tuple[str, ...] = ("*",), more: str = "") -> Path:
-        """A new client; the file with its token. The tracker knows it soon."""
+        """Add a client, and return the file with its token. The tracker knows the client soon."""
         token = new_token()
         file = self.directory / f"{name}.token"
         file.write_text(f"{token}\n")
@@ -53,7 +53,7 @@ class Secured:
         return TrackerClient(self.address, retry_for=retry_for, credentials=self.credentials(token))
 
     def add_known(self, name: str, scopes: list[str], jobs: tuple[str, ...] = ("*",), more: str = "") -> Path:
-        """A new client that the tracker knows already."""
+        """Add a client that the tracker knows at once."""
         file = self.add(name, scopes, jobs, more)
         self.until(lambda: self.client(file).server_info() is not None)
         return file

@@ -19,7 +19,7 @@ from tracker.client.credentials import TOKEN_VARIABLE, VARIABLES
 
 
 def end(client: TrackerClient, job: str, run: str, name: str) -> None:
-    """A substream begins and ends."""
+    """Begin and end a substream."""
     report = client.open_producer(job, "p", run).epoch()
     report.sent("raw", "s", name, 1)
     report.received("raw", "s", name, 1)

@@ -32,7 +32,7 @@ def site(servers: Servers, authority: Authority, tmp_path_factory: pytest.TempPa
 def fetch(
     site: Secured | Server, path: str, token: str = "", host: str = "", ca: Path | None = None
 ) -> tuple[int, str]:
-    """The status and the text of an answer."""
+    """Fetch the status and the text of an answer."""
     server = site.server if isinstance(site, Secured) else site
     scheme, _, address = server.metrics.partition("://")
     context = ssl.create_default_context(cafile=str(ca)) if ca else ssl._create_unverified_context()

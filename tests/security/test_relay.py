@@ -21,7 +21,7 @@ SERVICE = tracker_pb2.DESCRIPTOR.services_by_name["Tracker"]
 
 @pytest.fixture
 def near() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket's name."""
+    """Yield a directory whose path leaves room for a socket's name."""
     with TemporaryDirectory(prefix="relay-", dir="/tmp") as directory:
         yield Path(directory)
 
@@ -29,7 +29,7 @@ def near() -> Iterator[Path]:
 def relay_of(
     secured: Secured, near: Path, *options: str, token: Path | None = None, listen: str | None = None
 ) -> Relay:
-    """A relay whose own token has the scope report."""
+    """Return a relay whose own token has the scope report."""
     token = token or secured.add_known("relay", ["report"])
     own = ["--tls-ca", str(secured.authority.ca), "--token-file", str(token)]
     return Relay(near, secured.address, *own, *options, listen=listen)
@@ -44,7 +44,7 @@ def report(client: TrackerClient, job: str, unit: str) -> str:
 
 @pytest.fixture
 def opened(own: Secured, job: str) -> Secured:
-    """A tracker with a job and a run."""
+    """Return a tracker with a job and a run."""
     client = own.client(own.all)
     client.define_job(spec(job))
     client.open_producer(job, "p", "1")

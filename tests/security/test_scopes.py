@@ -24,14 +24,14 @@ _REFUSED = {"PERMISSION_DENIED", "UNAUTHENTICATED"}
 
 @pytest.fixture(scope="module")
 def tokens(shared: Secured) -> dict[str, Path]:
-    """A token for each scope, and one for all of them on other jobs."""
+    """Return a token for each scope, and one for all of them on other jobs."""
     made = {scope.value: shared.add(f"only-{scope}", [scope.value]) for scope in Scope}
     made["elsewhere"] = shared.add_known("elsewhere", ["admin"], ("other-*",))
     return made
 
 
 def outcome(shared: Secured, method: MethodDescriptor, token: str | None, job: str = "no-such-job") -> str:
-    """The reason for which a call was refused, or its status."""
+    """Return the reason for which a call was refused, or its status."""
     request: Any = getattr(wire, method.input_type.name)()
     if method.name == "DefineJob":
         request.spec.job = job

@@ -20,7 +20,7 @@ from tracker.client.credentials import TOKEN_VARIABLE, VARIABLES
 
 @pytest.fixture
 def log(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
-    """A file that gets all that the JVM logs."""
+    """Yield a file that gets all that the JVM logs."""
     log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     context = log4j.LogManager.getContext(False)
     configuration = context.getConfiguration()

@@ -102,7 +102,7 @@ def test_a_certificate_without_its_key_changes_nothing(servers: Servers, authori
 
 @pytest.fixture
 def mutual(servers: Servers, authority: Authority, tmp_path: Path) -> Secured:
-    """It asks for certificates, and its file has a client by that and others by tokens."""
+    """Return a tracker that asks for certificates, and has one client by that and others by tokens."""
     secured = Secured(servers, authority, tmp_path)
     secured.server.stop()
     known = '[clients.known]\ncertificate = "known"\nscopes = ["watch"]\njobs = ["*"]\n'

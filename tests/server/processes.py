@@ -36,7 +36,7 @@ class Server:
         return self.log_file.read_text()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process by SIGKILL."""
         self.channel.close()
         os.kill(self.pid, signal.SIGKILL)
         assert self._servers.wait(self.pid) == -signal.SIGKILL
@@ -64,7 +64,7 @@ class Servers:
         self._asked = 0
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to this request; those to earlier ones, which a timeout or Ctrl-C gave up, are passed over."""
+        """Return the answer to this request; earlier ones, given up by a timeout or Ctrl-C, are passed over."""
         assert self._launcher.stdin is not None
         assert self._launcher.stdout is not None
         self._asked += 1
@@ -79,7 +79,7 @@ class Servers:
                 self._running.discard(answer["waited_for"])
 
     def start(self, directory: Path, journal: str = "memory", *arguments: str) -> Server:
-        """A server that listens, logging to ``directory/log``. ``sqlite`` keeps its file there, too."""
+        """Start a server that listens, logging to ``directory/log``. ``sqlite`` keeps its file there, too."""
         if journal == "sqlite":
             journal = f"sqlite:{directory}/tracker.db"
         log = directory / "log"

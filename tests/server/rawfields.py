@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def field(number: int, content: bytes = b"") -> bytes:
-    """A length-delimited field of a message, as it is on the wire."""
+    """Return a length-delimited field of a message, as it is on the wire."""
     head = b""
     for value in (number << 3 | 2, len(content)):
         while value > 127:

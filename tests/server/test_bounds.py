@@ -30,7 +30,7 @@ from .tracking import define, ends, refused, report
 
 
 def memory(server: Server) -> int:
-    """MiB."""
+    """Return the memory of a process, in MiB."""
     return int(Path(f"/proc/{server.pid}/statm").read_text().split()[1]) * 4096 >> 20
 
 

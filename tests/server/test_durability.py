@@ -211,7 +211,7 @@ def test_a_torn_journal_is_named_and_a_new_log_begins(servers: Servers, tmp_path
 
 
 def large(epoch: int) -> wire.ReportRequest:
-    """A report of 100 KB that ends one substream: two events."""
+    """Return a report of 100 KB that ends one substream: two events."""
     names = [f"w{epoch}", *(f"{'x' * 500}-{epoch}-{i}" for i in range(200))]
     return ends(epoch, names=names, scope_index=[0] * 201, end_times=[epoch] * 201)
 

@@ -37,7 +37,7 @@ def wire(redis: RedisServer) -> Iterator[Line]:
 
 @pytest.fixture
 def old(wire: Line, tmp_path: Path) -> Iterator[Server]:
-    """A tracker that can be cut off from Redis."""
+    """Yield a tracker that can be cut off from Redis."""
     server = Server(tmp_path, f"redis://{wire.address}/0?lease=1")
     yield server
     server.kill()
@@ -112,7 +112,7 @@ def test_a_standby_that_another_one_has_outrun_stands_by_again(
     others: list[Any] = []
 
     def outrun(journal: RedisJournal, *more: Any) -> Any:
-        """Between the lease and the claim, the lease runs out and another tracker has the journal."""
+        """Let the lease run out between the lease and the claim, and another tracker take the journal."""
         if not others:
             redis.client().delete("{tracker}:lease")
             others.append(open_journal(redis.address()))

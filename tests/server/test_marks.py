@@ -38,7 +38,7 @@ __all__ = ["directory"]  # a fixture
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server of the test's own."""
+    """Yield a server of the test's own."""
     server = RedisServer(tmp_path / "redis")
     yield server
     server.kill()
@@ -158,7 +158,7 @@ REPLICATED = pytest.mark.parametrize("kind", ["objects", pytest.param("redis", m
 
 @pytest.fixture
 def where(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
-    """The address of a journal."""
+    """Return the address of a journal."""
     if kind == "redis":
         server: RedisServer = request.getfixturevalue("redis")
         return server.address()

@@ -24,7 +24,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def days_of_all_but_one(client: TrackerClient, ordering: str, hanging: str) -> JobStatus:
-    """Each scope has its days; of the first day of one scope, an element is missing. Everything is promised."""
+    """Give each scope its days, all promised; of the first day of one scope, an element is missing."""
     client.define_job(spec("flights", ordering=ordering, fronts=["schedule"]))
     producer = client.open_producer("flights", "q", "r1")
     for day in reversed(range(DAYS)):

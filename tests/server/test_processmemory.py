@@ -19,7 +19,7 @@ class Knot:
 
 
 def old_garbage() -> weakref.ref[Knot]:
-    """Garbage of the oldest generation, which collections of the young ones do not find."""
+    """Leave garbage of the oldest generation, which collections of the young ones do not find."""
     knot = Knot()
     gc.collect()
     return weakref.ref(knot)

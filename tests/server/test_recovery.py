@@ -91,7 +91,7 @@ def test_a_record_of_a_newer_version_is_named(servers: Servers, tmp_path: Path) 
 
 
 def leave(servers: Servers, tmp_path: Path, carried: list[int], starts: int = 1) -> tuple[str, int]:
-    """A journal as a process leaves it that ended while these records were carried out, and again at its starts."""
+    """Leave a journal as a process does that ended while these records were carried out, and again at its starts."""
     server = servers.start(tmp_path, "sqlite")
     log_id = define(server.stub).log_id
     for epoch in range(5):
@@ -254,7 +254,7 @@ sys.exit(main(sys.argv[2:]))
 
 @contextmanager
 def served(tmp_path: Path, offset: Path) -> Iterator[TrackerStub]:
-    """A server whose clock is off by what stands in a file, in ns."""
+    """Yield a server whose clock is off by what stands in a file, in ns."""
     command = ["serve", "--listen", "127.0.0.1:0", "--journal", f"sqlite:{tmp_path}/tracker.db"]
     with open(tmp_path / "log", "a") as log:
         process = subprocess.Popen(

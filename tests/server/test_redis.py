@@ -39,7 +39,7 @@ def start(client: TrackerClient) -> None:
 
 
 def send(client: TrackerClient, number: int) -> None:
-    """One element of one substream, sent in an epoch of its own."""
+    """Send one element of one substream, in an epoch of its own."""
     epoch = client.producer("flights", "q", "r1").epoch(number)
     epoch.sent("raw", "LGA", "day", label(str(number)))
     epoch.report(commit=True)

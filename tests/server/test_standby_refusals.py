@@ -26,7 +26,7 @@ _ENDS_S = 60
     params=["file", pytest.param("objects", marks=pytest.mark.thorough), pytest.param("redis", marks=needs_redis)]
 )
 def where(request: pytest.FixtureRequest, tmp_path: Path, directory: Place) -> Iterator[str]:
-    """An empty journal."""
+    """Yield an empty journal."""
     if request.param != "redis":
         yield f"sqlite:{tmp_path}/tracker.db" if request.param == "file" else directory.address()
         return

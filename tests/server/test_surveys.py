@@ -34,7 +34,7 @@ async def asked(of: Surveys, times: int, share: int = 1) -> list[Made]:
 
 @pytest.fixture
 def dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each survey counts as one that takes long."""
+    """Let each survey count as one that takes long."""
     monkeypatch.setattr(inventory, "CHEAP_S", -1.0)
 
 

@@ -65,7 +65,7 @@ def test_both_declarations_write_the_same_bytes() -> None:
 
 
 def unpacked(column: bytes, number: int, width: int) -> bytes:
-    """A repeated field as a writer leaves it that does not pack."""
+    """Return a repeated field as a writer leaves it that does not pack."""
     key = number << 3 | (5 if width == 4 else 1)
     key_bytes = bytes([key]) if key < 128 else bytes([key & 127 | 128, key >> 7])
     return b"".join(key_bytes + column[at : at + width] for at in range(0, len(column), width))

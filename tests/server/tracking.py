@@ -13,7 +13,7 @@ from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
 
 def define(stub: TrackerStub, job: str = "job", **spec: Any) -> wire.DefineJobResponse:
-    """A job of two segments and one front, with one producer that has opened its run."""
+    """Define a job of two segments and one front, with one producer that has opened its run."""
     defaults: dict[str, Any] = {
         "deployment": "d1",
         "segments": [wire.Segment(name="a", feeds=["b"]), wire.Segment(name="b")],
@@ -25,7 +25,7 @@ def define(stub: TrackerStub, job: str = "job", **spec: Any) -> wire.DefineJobRe
 
 
 def report(epoch: int, job: str = "job", **more: Any) -> wire.ReportRequest:
-    """An epoch of its own: one element sent and received on `a`, of the substream ``w<epoch>``."""
+    """Return an epoch of its own: one element sent and received on `a`, of the substream ``w<epoch>``."""
     defaults: dict[str, Any] = {
         "producer": "p",
         "run": "r",
@@ -46,13 +46,13 @@ def report(epoch: int, job: str = "job", **more: Any) -> wire.ReportRequest:
 
 
 def ends(epoch: int, job: str = "job", **more: Any) -> wire.ReportRequest:
-    """The same, with a frontier that ends it: two events."""
+    """Return such a report with a frontier that ends its substream: two events."""
     frontier = wire.Promise(frontier=wire.Frontier(front="f", time=epoch))
     return report(epoch, job, promises=[frontier], **more)
 
 
 def many_ends(count: int) -> wire.ReportRequest:
-    """Epoch 0: so many substreams of long names, which all end: two events each."""
+    """Return epoch 0: so many substreams of long names, which all end: two events each."""
     return report(
         0,
         names=[f"{'x' * 400}{number}" for number in range(count)],
@@ -69,7 +69,7 @@ def many_ends(count: int) -> wire.ReportRequest:
 
 
 def refused(call: Any, *arguments: Any, **options: Any) -> tuple[str, str, str]:
-    """The code, reason and message with which a call is refused."""
+    """Return the code, reason and message with which a call is refused."""
     with pytest.raises(grpc.RpcError) as error:
         call(*arguments, **options)
     said = refusal(error.value)

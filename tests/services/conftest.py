@@ -28,7 +28,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def topic(broker: Kafka) -> str:
-    """A topic of the test's own, with two partitions."""
+    """Return a topic of the test's own, with two partitions."""
     name = topic_name("test")
     create(broker, name)
     return name
@@ -36,6 +36,6 @@ def topic(broker: Kafka) -> str:
 
 @pytest.fixture
 def shop(tracker: Server, broker: Kafka, topic: str) -> Iterator[Shop]:
-    """A job with one segment, whose messages go through a topic of its own."""
+    """Yield a job with one segment, whose messages go through a topic of its own."""
     with TrackerClient(tracker.address) as client:
         yield Shop(client, f"shop{next(_numbers)}", broker.servers, topic)

@@ -48,7 +48,7 @@ class Shop:
         return {each.name: each.elements for each in events if isinstance(each, Ended)}
 
     def plain(self) -> kafka.Producer:
-        """A producer of messages that nobody tracks."""
+        """Return a producer of messages that nobody tracks."""
         return kafka.Producer({"bootstrap.servers": self.servers})
 
 

@@ -31,7 +31,7 @@ def outbox(way: str, path: Path) -> Path | None:
 
 
 def only(shop: Shop, alone: bool = False) -> bytes | None:
-    """The message that a consumer gets first, and commits; alone: no other one comes."""
+    """Return the message that a consumer gets first, and commits, and check that no other one comes."""
     with shop.consumer() as mailer:
         (received,) = receive(mailer, 1)
         mailer.commit()

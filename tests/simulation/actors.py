@@ -145,7 +145,7 @@ class Actor:
         return self.world.random.random() < share
 
     def life(self) -> Life:
-        """One run, from its opening to its end or to a crash."""
+        """Play one run, from its opening to its end or to a crash."""
         raise NotImplementedError
 
     def say(self, command: Command, patient: bool = True) -> Said:
@@ -445,7 +445,7 @@ class Query(Actor):
         return kept
 
     def _tasks(self, plan: Plan) -> list[tuple[list[Element], list[Substream]]]:
-        """The plan's parts, the same in a replay; a substream's state is in one."""
+        """Return the plan's parts, the same in a replay; a substream's state is in one."""
         count = 1 + (len(plan.inputs) + len(plan.releases)) % 3
         tasks: list[tuple[list[Element], list[Substream]]] = [([], []) for _ in range(count)]
         for element in plan.inputs:
@@ -472,7 +472,7 @@ class Query(Actor):
     def _keep_state(
         self, inputs: Sequence[Element], releases: Sequence[Substream], nonce: str
     ) -> list[tuple[Element, list[Element]]]:
-        """A window's first element takes its hold; a window that is released goes to both readers of the topic."""
+        """Let a window's first element take its hold, and a released window go to both readers of the topic."""
         passed: list[tuple[Element, list[Element]]] = []
         held = set(self.holding)
         for element in inputs:
@@ -499,7 +499,7 @@ class Query(Actor):
     # -- commits
 
     def _commit(self, epoch: int, plan: Plan, kept: Sequence[Attempt]) -> Life:
-        """The seal, and the engine's own commit, with which a sealing query publishes."""
+        """Play the seal, and the engine's own commit, with which a sealing query publishes."""
         if self.kind.seals and self.world.rules.seals_before_the_engine_commits:
             yield from self.say(Commit(JOB, self.name, self.run, epoch, units=_units(kept), seal=True))
             yield BUSY

@@ -212,7 +212,7 @@ class Dataflow:
         return self._fed_by(front)
 
     def _redeploy(self) -> None:
-        """A rolling deployment; a front that has finished may go, another source may come."""
+        """Deploy again, rolling; a front that has finished may go, another source may come."""
         r = self.random
         unfinished = [source.front for source in self.sources if not source.finished]
         gone = {source.front for source in self.sources if source.finished and r.random() < 0.3}

@@ -43,7 +43,7 @@ def test_no_end_is_false_and_none_is_missing_in_many(first: int) -> None:
 
 
 def _run(seeds: range) -> None:
-    """Two of three forget what has ended while they run; every second one has pages of two rows, often recycled."""
+    """Play a run; two of three forget what has ended, every second one has pages of two rows, often recycled."""
     for seed in seeds:
         try:
             with small_pages() if seed % 2 else nullcontext():
@@ -53,7 +53,7 @@ def _run(seeds: range) -> None:
 
 
 def _watched(seed: int) -> Dataflow:
-    """A run after some of whose commands the core's invariants are checked."""
+    """Play a run after some of whose commands the core's invariants are checked."""
     dataflow = Dataflow(seed)
     dataflow.network.watching = Random(seed)
     return dataflow

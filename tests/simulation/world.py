@@ -57,7 +57,7 @@ class Element:
         return Element(f"{self.lineage}>{segment}{number}{attempt}", self.substream, segment)
 
     def chance(self, what: str) -> float:
-        """A number from 0 to 1 that belongs to the element: what happens to it is the same in a replay."""
+        """Return a number from 0 to 1 that belongs to the element: its fate is the same in a replay."""
         return label_of(f"{self.lineage}?{what}") / 2**64
 
     @property
@@ -170,7 +170,7 @@ class Oracle:
     # -- what really happens
 
     def begins(self, elements: Iterable[Element]) -> None:
-        """These exist from now on, or will: a source is going to send them, a query has."""
+        """Note elements that exist from now on, or will: a source is going to send them, a query has."""
         for element in elements:
             if element.lineage in self.begun:
                 continue
@@ -184,13 +184,13 @@ class Oracle:
             self.travelled[element.substream, element.segment] += 1
 
     def may_be_known(self, elements: Iterable[Element]) -> None:
-        """A report of these, which a source sends, may reach the tracker from now on."""
+        """Note that a report of these, which a source sends, may reach the tracker from now on."""
         for element in elements:
             self.sent.add(element.lineage)
             self.reached = max(self.reached, element.substream.end_time or -1)
 
     def is_known(self, elements: Iterable[Element]) -> None:
-        """The tracker has answered the report of these; it counts them, unless it had closed the book before."""
+        """Note that the tracker has answered the report of these; it counts them, unless it closed the book before."""
         for element in elements:
             if (element.substream, element.segment) not in self.ended and element.lineage not in self.counted:
                 self.counted.add(element.lineage)
@@ -201,7 +201,7 @@ class Oracle:
         return any((substream.scope, substream.name, each) in self.ruled for each in self.upstream[segment])
 
     def passes(self, element: Element, children: Iterable[Element]) -> None:
-        """For good, an element has been taken off its segment, and has given rise to its children."""
+        """Note that, for good, an element has been taken off its segment, and has given rise to its children."""
         if element.lineage in self.gone:
             return
         children = list(children)
@@ -213,7 +213,7 @@ class Oracle:
         self.gone.add(element.lineage)
 
     def never_sent(self, element: Element) -> None:
-        """A source has stopped before it."""
+        """Note that a source has stopped before it sent an element."""
         self.alive[element.substream, element.segment].discard(element.lineage)
         self.travelled[element.substream, element.segment] -= 1
         self.cut.add((element.substream, element.segment))
@@ -253,7 +253,7 @@ class Oracle:
             self.drained, self.handed_over = not self.handing_over, self.handing_over
 
     def _known(self) -> dict[Place, set[str]]:
-        """All that is alive, without what came, or will come, after a rule has ended its substream."""
+        """Return all that is alive, without what came, or will come, after a rule has ended its substream."""
         return {
             place: left & self.counted if self.has_ended_by_rule(*place) else left for place, left in self.alive.items()
         }
@@ -287,14 +287,14 @@ class Oracle:
         self.ended[substream, end.segment] = end
 
     def is_through(self, elements: Sequence[Element], substream: Substream) -> None:
-        """The tracker says of a source's report that what it sent of a substream is through everything."""
+        """Note that, by the tracker's report, what a source sent of a substream is through everything."""
         roots = {element.lineage for element in elements if element.substream == substream}
         for segment in GRAPH:
             if left := [each for each in self.alive[substream, segment] if each.split(">")[0] in roots]:
                 raise FoundOut(f"{substream} is through, but {left} are on {segment!r}")
 
     def goes_on(self) -> None:
-        """The next deployment has taken over."""
+        """Note that the next deployment has taken over."""
         self.handing_over = self.handed_over = False
 
     def under_way(self) -> list[str]:
@@ -306,7 +306,7 @@ class Oracle:
         return [f"{len(left)} of {place}" for place, left in self._known().items() if left]
 
     def check_nothing_missing(self) -> None:
-        """Everything has been delivered, and all fronts have finished."""
+        """Check that everything has been delivered, and all fronts have finished."""
         if left := self.left_over():
             raise FoundOut(f"all is quiet, but state waits for ends that do not come: {left}")
         substreams = self.named | {

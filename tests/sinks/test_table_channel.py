@@ -53,14 +53,14 @@ class Pipeline:
         self.out = path / "out"
 
     def run(self) -> None:
-        """Until all there is has been processed."""
+        """Run until all there is has been processed."""
         self.sending.start()
         self.receiving.start(self.out)
         self.tracking.process_all_available()
 
 
 def put(feed: Feed) -> None:
-    """Five files; the last ends all windows."""
+    """Put five files; the last ends all windows."""
     for hour in range(4):
         feed.put(*[row(100 * hour + i, 60 * hour + i, "ab"[i % 2], "xy"[i // 2 % 2], i) for i in range(20)])
     feed.put(*[row(1000 + i, 60 * (i // 2) + 59, "ab"[i % 2], amount=9, last=True) for i in range(8)])
@@ -107,7 +107,7 @@ class Fatal(psycopg.Connection[Any]):
 
 
 def drive() -> None:
-    """The program that is killed. Only its driver's connections are fatal: executors get `psycopg.connect`."""
+    """Run the program that is killed. Only its driver's connections are fatal: executors get `psycopg.connect`."""
     from spark_client.destinations import table_channel as database
     from tests.spark.conftest import session
 

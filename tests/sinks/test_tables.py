@@ -133,7 +133,7 @@ def test_an_early_row_replaces_an_older_one_and_no_final_one(spark: SparkSession
 
 
 def sinks(connect: Callable[[], Any], last: Callable[[], Any] | None = None) -> Each:
-    """One in each way, and one that adds what it is given."""
+    """Return a sink of each way, and one that adds what it is given."""
     return Each(
         Tables(connect, "by_epoch", Table("totals", rows=by_tenant)),
         Tables(connect, Table("by_key", key=["tenant", "window_end", "kind"]), epochs=None),
@@ -174,7 +174,7 @@ class Unprotected:
 
 
 def drive() -> None:
-    """The program that is killed."""
+    """Run the program that is killed."""
     from tests.spark.conftest import session
 
     address, dsn, path, job = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]

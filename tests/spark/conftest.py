@@ -77,7 +77,7 @@ def settings() -> dict[str, Any]:
 
 
 def session(name: str = "tests") -> SparkSession:
-    """A session with the tests' settings."""
+    """Return a session with the tests' settings."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     builder = SparkSession.builder.appName(name).config(map=settings())
@@ -96,7 +96,7 @@ def session(name: str = "tests") -> SparkSession:
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """The session of all tests: classic, or of a server of Spark Connect that the option names."""
+    """Yield the session of all tests: classic, or of a server of Spark Connect that the option names."""
     url = request.config.getoption("--connect")
     spark = SparkSession.builder.remote(url).getOrCreate() if url else session()
     yield spark
@@ -105,7 +105,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A tracker that no test disturbs."""
+    """Yield a tracker that no test disturbs."""
     server = Server(tmp_path_factory.mktemp("tracker"), "memory")
     yield server
     server.stop()
@@ -113,7 +113,7 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def mortal_tracker(tmp_path: Path) -> Iterator[Server]:
-    """A tracker of the test's own, to be killed: its journal is a file."""
+    """Yield a tracker of the test's own, to be killed: its journal is a file."""
     server = Server(tmp_path)
     yield server
     server.kill()
@@ -121,7 +121,7 @@ def mortal_tracker(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def mortal_trackers(tmp_path: Path) -> Iterator[list[Server]]:
-    """Three trackers of the test's own that share its job, to be killed."""
+    """Yield three trackers of the test's own that share its job, to be killed."""
     servers = []
     for number in range(3):
         directory = tmp_path / f"tracker {number}"
@@ -134,7 +134,7 @@ def mortal_trackers(tmp_path: Path) -> Iterator[list[Server]]:
 
 @pytest.fixture
 def job() -> str:
-    """The name of a job of the test's own."""
+    """Return the name of a job of the test's own."""
     return f"job-{next(_numbers)}"
 
 
@@ -162,6 +162,6 @@ def conf(spark: SparkSession) -> Iterator[Any]:
 
 @pytest.fixture
 def compiled(conf: Any) -> None:
-    """Spark compiles expressions, as it does for users."""
+    """Let Spark compile expressions, as it does for users."""
     conf("spark.sql.codegen.wholeStage", "true")
     conf("spark.sql.codegen.factoryMode", "FALLBACK")

@@ -50,11 +50,11 @@ class Feed:
         self.rows.extend(dict(row) for row in rows)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """One file a batch, in their order."""
+        """Return the files as a stream, one a batch, in their order."""
         return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.path))
 
     def batch(self, spark: SparkSession) -> DataFrame:
-        """All that was put, as a batch."""
+        """Return all that was put, as a batch."""
         return spark.read.schema(SCHEMA).json(str(self.path))
 
 
@@ -68,7 +68,7 @@ def row(
     part: int = 0,
     last: bool = False,
 ) -> dict[str, Any]:
-    """One row, so many minutes after `START`."""
+    """Return one row, so many minutes after `START`."""
     return {
         "row_id": row_id,
         "ts": (START + timedelta(minutes=minute)).isoformat(sep=" "),
@@ -82,7 +82,7 @@ def row(
 
 
 def put_hours(feed: Feed, number: int) -> None:
-    """A file for each of some hours; each ends its hour of two tenants."""
+    """Put a file for each of some hours; each ends its hour of two tenants."""
     for hour in range(number):
         rows = [row(100 * hour + i, 60 * hour + i, "ab"[i % 2], "xy"[i // 2 % 2], i) for i in range(8)]
         last = [row(100 * hour + 10 + i, 60 * hour + 59, tenant, last=True) for i, tenant in enumerate("ab")]

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 def start(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path, to: Any = None
 ) -> tuple[Tracking, Any]:
-    """A release into files, or into a function."""
+    """Start a release into files, or into a function."""
     tracking = Tracking(spark, job, tracker.address)
     source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
     writer = tracking.release(source, aggs={"rows": F.count("*")}).writeStream.option("checkpointLocation", path / "cp")
@@ -133,7 +133,7 @@ def test_what_is_sent_on_between_two_batches_is_counted_once(
 
 
 def killed_if(condition: Callable[..., bool]) -> Callable[..., None]:
-    """A method that dies under a condition on its arguments; else it does what it did."""
+    """Return a method that dies under a condition on its arguments; else it does what it did."""
     methods: dict[int, Callable[..., None]] = {3: SingleRelease.publish, 2: Run.await_committed}
 
     def method(*given: Any) -> None:

@@ -177,14 +177,14 @@ ERRORS = ("OVERFLOW", "DIVIDE_BY_ZERO", "OUT_OF_RANGE", "CAST_INVALID", "does no
 
 
 def shown_as(kind: T.DataType) -> T.DataType:
-    """The type in which Python can hold a value: intervals are texts."""
+    """Return the type in which Python can hold a value: intervals are texts."""
     if isinstance(kind, T.ArrayType):
         return T.ArrayType(shown_as(kind.elementType))
     return T.StringType() if "interval" in kind.simpleString() else kind
 
 
 def answers(df: DataFrame) -> dict[str, Any]:
-    """The values by name; or that it fails, as a computation that overflows may."""
+    """Return the values by name; or the failure, as a computation that overflows may have."""
     shown = [F.col(field.name).cast(shown_as(field.dataType)) for field in df.schema.fields]
     try:
         return dict(zip(df.columns, df.select(*shown).collect()[0], strict=True))

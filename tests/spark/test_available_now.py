@@ -24,7 +24,7 @@ COLUMNS = ("tenant", "window.start", "rows")
 
 
 def night(spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path, through: bool) -> None:
-    """One run: all that is there, and then the program ends."""
+    """Run once: all that is there, and then the program ends."""
     with Tracking(spark, job, tracker.address) as tracking:
         rows = tracking.source(
             feed.stream(spark),
@@ -82,13 +82,13 @@ class Nights:
         self._number = 0
 
     def put(self, *minutes: int, tenant: str = "a") -> None:
-        """A file of rows."""
+        """Put a file of rows."""
         feed = self._given[3]
         feed.put(*[row(self._number + place, minute, tenant) for place, minute in enumerate(minutes)])
         self._number += len(minutes)
 
     def run(self, stop_after: int | None = None, **trigger: bool) -> list[tuple[Any, ...]]:
-        """One night.
+        """Run one night.
 
         Args:
             stop_after: batches after which its program is stopped; None: it comes to its end.

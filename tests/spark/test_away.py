@@ -58,7 +58,7 @@ class Job:
         return tracking
 
     def run(self) -> None:
-        """Until all there is has been processed."""
+        """Run until all there is has been processed."""
         tracking = self.start()
         try:
             tracking.process_all_available()
@@ -83,7 +83,7 @@ class Job:
 
 
 def commands(message: str) -> list[list[str]]:
-    """The commands that a message names, in its order."""
+    """Return the commands that a message names, in its order."""
     return [shlex.split(found)[1:] for found in re.findall(r"`(tracker [^`]+)`", message)]
 
 

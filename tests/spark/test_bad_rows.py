@@ -48,7 +48,7 @@ def raw(spark: SparkSession, feed: Feed) -> DataFrame:
 
 
 def advised(message: str) -> str:
-    """The condition that a message gives in raw.where(…)."""
+    """Return the condition that a message gives in raw.where(…)."""
     found = re.search(r"""raw\.where\(("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\)""", message)
     assert found, message
     return str(ast.literal_eval(found[1]))
@@ -122,7 +122,7 @@ def life(request: Any, spark: SparkSession, tracker: Server, job: str, feed: Fee
 
 
 def ways(*quick: str) -> pytest.MarkDecorator:
-    """All ways that rows can go; those that are not named here are slow."""
+    """Mark a test with all ways that rows can go; those that are not named here are slow."""
     named = {"-".join(way): way for way in WAYS}
     marks = {name: () if name in quick else (pytest.mark.slow,) for name in named}
     given = [pytest.param(way, id=name, marks=marks[name]) for name, way in named.items()]

@@ -45,7 +45,7 @@ EPOCH = datetime(1970, 1, 1)
 
 
 def first_days(length: str, first: str | None) -> list[date]:
-    """The days on which windows begin, from 1890 to 2080: by Python's calendar."""
+    """Return the days on which windows begin, from 1890 to 2080: by Python's calendar."""
     number, unit = int(length.split()[0]), length.split()[1].rstrip("s")
     if unit in ("day", "week"):
         step = timedelta(days=number * (7 if unit == "week" else 1))
@@ -274,7 +274,7 @@ def orders(spark: SparkSession, feed: Feed) -> DataFrame:
 
 
 def batch_of(spark: SparkSession, feed: Feed, length: str) -> list[tuple[Any, ...]]:
-    """The same by a batch: each shop by itself, in a session of its zone."""
+    """Compute the same by a batch: each shop by itself, in a session of its zone."""
     found = []
     for shop, zone in SHOPS.items():
         spark.conf.set("spark.sql.session.timeZone", zone)

@@ -24,7 +24,7 @@ BATCHES = 4
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """By the module of ours that made them."""
+    """Count calls by the module of ours that made them."""
     made: Counter[str] = Counter()
     send = JavaClient.send_command
 

@@ -31,7 +31,7 @@ METADATA = (
 
 
 def change(table: str, number: int, snapshot: Any = "false", transaction: str | None = None) -> dict[str, Any]:
-    """A change of a row, or a row of a snapshot."""
+    """Return a change of a row, or a row of a snapshot."""
     return {
         "before": None, "after": {"id": number}, "op": "c" if snapshot in ("false", None) else "r", "ts_ms": 1,
         "source": {"snapshot": snapshot, "db": "inventory", "table": table, "lsn": number},
@@ -41,7 +41,7 @@ def change(table: str, number: int, snapshot: Any = "false", transaction: str | 
 
 
 def end(transaction: str, **counts: int) -> dict[str, Any]:
-    """The end of a transaction."""
+    """Return the end of a transaction."""
     collections = [{"data_collection": f"inventory.{name}", "event_count": count} for name, count in counts.items()]
     return {
         "status": "END", "id": transaction, "event_count": sum(counts.values()), "ts_ms": 1,
@@ -56,7 +56,7 @@ def put(directory: Path, *values: dict[str, Any]) -> None:
 
 
 def counted_by_table(tracking: Tracking, raw: DataFrame, path: Path) -> Any:
-    """The source of a snapshot whose rows are counted by table, and have been read."""
+    """Return the source of a snapshot whose rows are counted by table, and have been read."""
     rows = raw.where(debezium.in_snapshot()).withColumn("table", F.col("source.table"))
     source = tracking.source(rows, "snapshot", substream="table", front=debezium.snapshot_end())
     released = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
@@ -115,7 +115,7 @@ def test_a_transaction_ends_with_as_many_changes_as_its_end_counts(
         released.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
 
         def ended(*ends: dict[str, Any]) -> None:
-            """A batch of the topic of transactions."""
+            """Put a batch of the topic of transactions."""
             batch = spark.createDataFrame([json.dumps(each) for each in ends], "string")
             values: DataFrame = batch.select(F.from_json("value", METADATA).alias("v")).select("v.*")
             tracking.expect(source, debezium.transaction_counts(values, "inventory.orders"))

@@ -59,7 +59,7 @@ class Source:
         return self.start()
 
     def start(self) -> Run:
-        """The query begins, with the front as it is."""
+        """Start the query, with the front as it is."""
         self.runs += 1
         run = Run(self.client, self.job, "query", f"{self.segment}{self.runs}", self.epoch)
         self.front.look(Folder("."), None, at_once=True)
@@ -68,7 +68,7 @@ class Source:
         return run
 
     def send(self, run: Run, **rows: int) -> None:
-        """A batch with rows of the first hour, by tenant."""
+        """Send a batch with rows of the first hour, by tenant."""
         report = run.report(self.epoch)
         for tenant, number in rows.items():
             end = at(1)

@@ -33,7 +33,7 @@ DEAD = (KilledError, TrackingError, StreamingQueryException)
 
 @pytest.fixture(autouse=True)
 def _busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each batch looks at what has ended, and merges parts."""
+    """Let each batch look at what has ended, and merge parts."""
     monkeypatch.setattr(once, "_LOOK_EVERY", 0.0)
     monkeypatch.setattr(once, "_PARTS", 2)
 
@@ -43,7 +43,7 @@ def aggs() -> dict[str, Column]:
 
 
 def kept(checkpoint: Path) -> list[str]:
-    """The parts of identities that are kept after a query's last batch."""
+    """Return the parts of identities that are kept after a query's last batch."""
     newest = max((checkpoint / "tracker" / once.IDENTITIES).glob("version-*.json"))
     parts: list[str] = json.loads(newest.read_text())["parts"]
     return parts
@@ -64,7 +64,7 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[], list[Column]]]] = {
 
 
 def put_copies(feed: Feed, draw: random.Random, files: int) -> None:
-    """Rows in any order, some of them several times: in one file, and in later ones, and when all is over."""
+    """Put rows in any order, some of them several times: in one file, in later ones, and when all is over."""
     number, had = 0, list[dict[str, Any]]()
     for file in range(files):
         rows = []

@@ -25,7 +25,7 @@ COLUMNS = ("tenant", "window.start", "kind", "rows")
 
 
 def start(spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path, deployment: str) -> Any:
-    """Two queries joined by a channel, and one that releases what it reads itself."""
+    """Start two queries joined by a channel, and one that releases what it reads itself."""
     tracking = Tracking(spark, job, tracker.address, deployment=deployment)
     where: dict[str, Any] = {"scope": "tenant", "window": ("ts", "1 hour")}
     source = tracking.source(feed.stream(spark), "in", **where, identity=["row_id"], front=Marks("is_last"))

@@ -29,13 +29,13 @@ class _KilledError(RuntimeError):
 
 
 def await_death(tracking: Tracking) -> None:
-    """A query of it dies."""
+    """Wait until a query of the job dies."""
     soon(lambda: any("killed in batch" in str(query.failure()) for query in tracking._running.queries))
 
 
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, what: Any, name: str, epoch: int, wait: Any = None) -> Iterator[None]:
-    """A method that is called with an epoch, last, dies at one of them, when `wait` has returned."""
+    """Let a method that gets an epoch, last, die at one of them, when `wait` has returned."""
     original = getattr(what, name)
 
     def die(self: Any, *given: Any) -> Any:

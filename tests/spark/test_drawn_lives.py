@@ -186,7 +186,7 @@ class Job:
         return rows.groupBy(*keys[:1], by, *keys[1:]) if self.life.scope else rows.groupBy(by, *keys)
 
     def rows(self, rng: random.Random) -> list[list[dict[str, Any]]]:
-        """The rows of each batch."""
+        """Return the rows of each batch."""
         batches: list[list[dict[str, Any]]] = []
         number = 0
         for batch in range(BATCHES):
@@ -278,7 +278,7 @@ class Job:
         return tracking
 
     def ends(self, rng: random.Random, driver: Driver, deployment: int, way: str) -> None:
-        """The deployment ends by a drain or a hand-over, in which a driver may die and be followed by another."""
+        """End the deployment by a drain or a hand-over, in which a driver may die and be followed by another."""
         if self.life.dies_stopping:
             with driver.living(rng.randrange(40)), suppress(*DEAD):
                 getattr(self.newest, way)(timeout=300)
@@ -316,7 +316,7 @@ class Job:
         return [*scope, *(["part"] if self.life.kind == "named" else ["window.start", "window.end"])]
 
     def expected(self, name: str) -> list[tuple[Any, ...]]:
-        """The same of all rows, computed in one batch by Spark."""
+        """Compute the results of all rows in one batch by Spark."""
         rows = self.timed(self.feed.batch(self.spark)).where("amount > 0").withColumn("twice", F.col("amount") * 2)
         if self.life.kind == "named":
             rows = rows.withColumn("part", F.col("part").cast("string"))

@@ -104,7 +104,7 @@ def test_an_early_row_is_a_batch_of_all_rows_so_far(
 
 
 def table_of(path: Path) -> Callable[[], sqlite3.Connection]:
-    """A table that takes no early row in the place of a final or a later one, and fails where one would be put."""
+    """Make a table that takes no early row in the place of a final or a later one, and fails where one would be put."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(epochs_table())
         connection.execute(

@@ -33,7 +33,7 @@ class Pipeline:
         self._epoch = 0
 
     def end(self, *names: str, scope: str = "s") -> None:
-        """One element of each, sent and received, and the end of each."""
+        """Send and receive one element of each, and end each."""
         report = self._producer.epoch(self._epoch)
         for name in names:
             report.add("raw", scope, name, 0, sent=1, received=1)

@@ -32,7 +32,7 @@ CORNERS = [
 
 
 def some_micros(rng: random.Random) -> int:
-    """A time: near a corner, a while ago, or tens of thousands of years away."""
+    """Return a time: near a corner, a while ago, or tens of thousands of years away."""
     way = rng.random()
     if way < 0.6:
         corner = (date(*rng.choice(CORNERS)).toordinal() - date(1970, 1, 1).toordinal()) * DAY

@@ -27,7 +27,7 @@ COLUMNS = ("tenant", "window.start", "kind", "rows", "amount")
 
 
 def pipeline(spark: SparkSession, address: str, feed: Feed, path: Path, job: str, probe: Any) -> Tracking:
-    """Two queries joined by a channel."""
+    """Declare two queries joined by a channel."""
     tracking = Tracking(spark, job, address, probe=probe)
     source = tracking.source(
         feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
@@ -52,7 +52,7 @@ def put_all(feed: Feed, files: int, seed: int) -> None:
 
 
 def put_rows(feed: Feed, rng: random.Random) -> None:
-    """One file of rows."""
+    """Put one file of rows."""
     first = len(feed.rows) + 1
     feed.put(
         *[
@@ -63,7 +63,7 @@ def put_rows(feed: Feed, rng: random.Random) -> None:
 
 
 def put_marks(feed: Feed) -> None:
-    """A file that marks the end of every window."""
+    """Put a file that marks the end of every window."""
     first = len(feed.rows) + 1
     feed.put(*[row(first + i, 60 * (i % 4), "abc"[i // 4], last=True) for i in range(12)])
 
@@ -75,7 +75,7 @@ def receipts(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
 
 
 def receipts_due(spark: SparkSession, feed: Feed) -> list[tuple[Any, ...]]:
-    """One for each substream, also for those of which nothing was sent on."""
+    """Return a receipt for each substream, also for those of which nothing was sent on."""
     kept = F.col("amount") > 2
     grouped = feed.batch(spark).groupBy("tenant", F.window("ts", "1 hour")["end"])
     table = grouped.agg(F.lit(1), F.count_if(kept), F.count_distinct(F.when(kept, F.col("kind"))))
@@ -162,7 +162,7 @@ def test_a_driver_that_is_killed_goes_on_from_its_checkpoints(
 
 
 def drive() -> None:
-    """The program that is killed: runs the pipeline until everything has been released."""
+    """Run the program that is killed: the pipeline until everything has been released."""
     from tests.spark.conftest import session
 
     address, path, job = sys.argv[1], Path(sys.argv[2]), sys.argv[3]

@@ -44,7 +44,7 @@ def leave_unfinished(spark: SparkSession, manager: str, entry: Path, kept: list[
 
 
 def unfinished_batch(spark: SparkSession, manager: str, checkpoint: Path, kept: list[Any]) -> None:
-    """A checkpoint as it is when a driver is killed while it writes down its first batch."""
+    """Leave a checkpoint as it is when a driver is killed while it writes down its first batch."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     leave_unfinished(spark, manager, checkpoint / "offsets" / "0", kept)

@@ -45,7 +45,7 @@ def size(path: Path) -> tuple[int, int]:
 
 
 def _run(path: Path, batches: int, at: Callable[[PartialState], None]) -> None:
-    """A release with 300 substreams a batch, which end three batches later, and a tenant in each that never ends."""
+    """Release 300 substreams a batch, which end three batches later, and a tenant in each that never ends."""
     rng = random.Random(1)
     state = PartialState(Folder(path))
     open_since: dict[Substream, int] = {}

@@ -49,7 +49,7 @@ class Job:
         )
 
     def declared(self, deployment: str) -> tuple[Tracking, list[Any]]:
-        """A sender, and a release that receives from it; the writers are not started."""
+        """Declare a sender, and a release that receives from it; the writers are not started."""
         tracking = self.tracking(deployment)
         channel = tracking.channel("clean", str(self.path / "clean"))
         sending = self.source(tracking).writeStream.channel(channel).option("checkpointLocation", self.path / "cp1")
@@ -69,7 +69,7 @@ class Job:
         self.feed.put(*rows)
 
     def is_complete(self, tracking: Tracking) -> None:
-        """All windows have ended, each has one result, and it is that of a batch."""
+        """Check that all windows have ended, each with one result, and that it is that of a batch."""
         tracking.process_all_available()
         tracking.stop()
         batch = self.feed.batch(self.spark).groupBy("tenant", F.window("ts", "1 hour"), "kind")

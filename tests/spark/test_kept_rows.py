@@ -31,7 +31,7 @@ OWN = ("tenant", "window.end")
 
 
 def ordered(rows: DataFrame) -> DataFrame:
-    """The three greatest amounts of a tenant's hour, as a list in order: as Spark would write it over a batch."""
+    """Return the three greatest amounts of a tenant's hour, in order, as Spark would write them over a batch."""
     pairs = F.sort_array(F.collect_list(F.struct("amount", "row_id")), asc=False)
     return rows.groupBy("tenant", "window").agg(F.count("*").alias("rows"), F.slice(pairs, 1, 3).alias("top"))
 
@@ -45,7 +45,7 @@ def percentiles(group: FinishedGroup, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def twice(rows: pa.Table) -> pa.Table | None:
-    """Two rows for each, none for tenant b, whose amounts are negative."""
+    """Return two rows for each, none for tenant b, whose amounts are negative."""
     if rows["amount"][0].as_py() < 0:
         return None
     return pa.concat_tables([rows.select(["row_id", "value"])] * 2)

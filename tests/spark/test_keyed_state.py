@@ -97,7 +97,7 @@ def released(spark: SparkSession, path: Path, *columns: str) -> list[tuple[Any, 
 
 
 def by_batch(feed: Feed, spark: SparkSession, condition: str = "true") -> list[tuple[Any, ...]]:
-    """Spark's own answer over all rows: by tenant, hour and kind."""
+    """Return Spark's own answer over all rows: by tenant, hour and kind."""
     rows = feed.batch(spark).where(condition)
     grouped = rows.groupBy("tenant", F.window("ts", "1 hour").alias("w"), "kind")
     counted = grouped.agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
@@ -316,7 +316,7 @@ def test_a_driver_that_is_killed_again_and_again_loses_and_doubles_nothing(
 
 
 def drive() -> None:
-    """The program that is killed."""
+    """Run the program that is killed."""
     from tests.spark.conftest import session
 
     address, path, job = sys.argv[1], Path(sys.argv[2]), sys.argv[3]

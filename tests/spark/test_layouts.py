@@ -72,7 +72,7 @@ def tracked(rows: DataFrame, where: dict[str, Any]) -> tuple[DataFrame, Substrea
 def sent(
     spark: SparkSession, path: Path, where: dict[str, Any], step: Step, old: bool = False
 ) -> tuple[FileChannel, Folder, DataFrame, DataFrame]:
-    """A channel with one epoch: its files, what they hold, and what was sent."""
+    """Return a channel with one epoch: its files, what they hold, and what was sent."""
     rows, rule = tracked(made(spark), where)
     stepped = step(rows)
     channel = FileChannel("clean", Folder(path))

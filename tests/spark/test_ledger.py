@@ -71,7 +71,7 @@ class Job:
         self.tracking.process_all_available()
 
     def totals(self) -> dict[tuple[str | None, int | None], tuple[int, ...]]:
-        """The ledger: by scope and hour."""
+        """Return the ledger: by scope and hour."""
         lines = ledger(self.spark, self.receipts, self.tables)
         assert lines.schema == LEDGER_SCHEMA
         found = lines.select("scope", F.hour("end_time").alias("hour"), *COUNTS, "wrong").collect()
@@ -79,7 +79,7 @@ class Job:
         return {(line.scope, line.hour): tuple(line[name] for name in COUNTS) for line in found}
 
     def batch(self, late: str = "false", again: str = "false") -> dict[tuple[str | None, int | None], tuple[int, ...]]:
-        """The same by a batch over the input.
+        """Return the same by a batch over the input.
 
         Args:
             late: which rows came late, as a condition.

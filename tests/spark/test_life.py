@@ -30,7 +30,7 @@ COLUMNS = ("tenant", "window.start", "kind", "rows")
 def release(
     spark: SparkSession, server: str, job: str, feed: Feed, path: Path, deployment: str = "1", **options: Any
 ) -> Tracking:
-    """A release that reads the source itself, started."""
+    """Start a release that reads the source itself."""
     tracking = Tracking(spark, job, server, deployment, **options)
     source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
     writer = tracking.release(source, ["kind"], aggs={"rows": F.count("*")}).writeStream
@@ -41,7 +41,7 @@ def release(
 def called(
     spark: SparkSession, server: str, job: str, feed: Feed, path: Path, function: Any, **options: Any
 ) -> tuple[Tracking, Any]:
-    """A source whose batches a function takes, not started."""
+    """Return a source whose batches a function takes, not started."""
     tracking = Tracking(spark, job, server, **options)
     source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
     return tracking, source.writeStream.foreachBatch(function).option("checkpointLocation", path / "cp")

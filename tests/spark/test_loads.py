@@ -40,7 +40,7 @@ DAYS = Fixed(86_400_000_000)
 
 
 def load(directory: Path, name: str, rows: int, marker: bool = False) -> None:
-    """A file of so many rows, and after it the marker."""
+    """Put a file of so many rows, and after it the marker."""
     directory.mkdir(parents=True, exist_ok=True)
     if rows:
         pq.write_table(pa.table({"amount": range(rows)}), directory / f".{name}")
@@ -50,7 +50,7 @@ def load(directory: Path, name: str, rows: int, marker: bool = False) -> None:
 
 
 def by_load(spark: SparkSession, address: str, job: str, path: Path, front: Front) -> Tracking:
-    """A job that adds up each load's rows, a file a batch."""
+    """Return a job that adds up each load's rows, a file a batch."""
     tracking = Tracking(spark, job, address)
     raw = spark.readStream.schema("amount long, shop string, load string").option("maxFilesPerTrigger", 1)
     source = tracking.source(
@@ -473,7 +473,7 @@ def test_a_directory_of_each_part_has_a_marker(tmp_path: Path) -> None:
 
 
 def refusing(look: Callable[[], object], message: str) -> None:
-    """It is refused, and again: nothing of it is promised meanwhile."""
+    """Check that it is refused, and again: nothing of it is promised meanwhile."""
     for _ in range(2):
         with pytest.raises(UsageError, match=message):
             look()

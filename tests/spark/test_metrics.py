@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def tracking(spark: SparkSession, tracker: Server, job: str) -> Iterator[Tracking]:
-    """A job whose driver serves its metrics."""
+    """Yield a job whose driver serves its metrics."""
     with Tracking(spark, job, tracker.address, metrics="127.0.0.1:0") as tracking:
         yield tracking
 

@@ -38,7 +38,7 @@ def tracker() -> Iterator[LocalTracker]:
 
 
 def batch(tracker: LocalTracker, segment: str, rows: dict[str, int], rule: Fixed = HOURS, end: int = END) -> None:
-    """A batch of the source's query: so many rows of each scope, in the window with that end. Then it stops."""
+    """Run a batch of the source's query: so many rows of each scope, in the window with that end."""
     with tracker.client.open_producer("shop", f"of {segment}", uuid4().hex) as producer:
         report = producer.epoch()
         for scope, count in rows.items():
@@ -51,7 +51,7 @@ def moving(tracker: LocalTracker, rules: Mapping[str, Substreams], segment: str 
 
 
 def opened(tracker: LocalTracker) -> set[tuple[str, str, str, int]]:
-    """Each open window's scope, whose it is, whether it is an hour or a day, and how many rows it has there."""
+    """Return each open window's scope, whose it is, whether it is an hour or a day, and how many rows it has there."""
     return {
         (each.scope, account.segment, "hour" if each.name == HOURS.window_name(each.end_time) else "day", account.sent)
         for each in tracker.client.substreams("shop")

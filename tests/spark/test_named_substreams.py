@@ -27,7 +27,7 @@ def values() -> dict[str, Column]:
 
 
 def block() -> Column:
-    """Every three rows of a user."""
+    """Return a block of every three rows of a user."""
     return F.floor((F.col("number") - 1) / 3).alias("block")
 
 

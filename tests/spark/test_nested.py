@@ -29,7 +29,7 @@ KATHMANDU = "'Asia/Kathmandu'"
 
 
 def day_in_kathmandu() -> Column:
-    """The window of the day that clocks in Kathmandu show, by Spark's own functions."""
+    """Return the window of the day that clocks in Kathmandu show, by Spark's own functions."""
     start = F.date_trunc("day", F.from_utc_timestamp("ts", "Asia/Kathmandu"))
     bounds = (F.to_utc_timestamp(each, "Asia/Kathmandu") for each in (start, start + F.expr("interval 1 day")))
     return F.struct(*[bound.alias(name) for bound, name in zip(bounds, ("start", "end"), strict=True)])
@@ -48,7 +48,7 @@ LEVELS: dict[str, tuple[Callable[[], Any], dict[str, Callable[[], Column]]]] = {
 
 
 def batch_of(spark: SparkSession, feed: Feed, levels: Mapping[str, Callable[[], Column]], where: str) -> list[Any]:
-    """The same of all rows, computed in one batch by Spark."""
+    """Compute the result of all rows in one batch by Spark."""
     made = []
     for label, window in levels.items():
         grouped = feed.batch(spark).where(where).groupBy("tenant", window().alias("window"), "kind")

@@ -119,7 +119,7 @@ def test_no_late_row_is_in_a_result_and_none_is_lost(
     closed: set[int] = set()
 
     def close_and_send(self: Run, report: Any, epoch: int) -> None:
-        """The other front speaks after the batch has read the events and before it is committed."""
+        """Promise for the other front after the batch has read the events and before it is committed."""
         number = feed.files - 1
         if number not in closed:
             closed.add(number)

@@ -96,7 +96,7 @@ class Life:
         return sorted((tenant, start.hour, n, ids) for tenant, start, n, ids in found)
 
     def expected(self) -> tuple[list[tuple[Any, ...]], int]:
-        """Each hour with the rows up to the file of its last one; and how many rows came after that."""
+        """Return each hour with the rows up to the file of its last one; and how many rows came after that."""
         own: dict[tuple[str, int], list[int]] = {}
         over: set[tuple[str, int]] = set()
         late = 0
@@ -113,7 +113,7 @@ class Life:
         return sorted((*key, len(ids), sum(ids)) for key, ids in own.items() if key in over), late
 
     def check(self) -> None:
-        """All that ended is out, with its own rows, and what came later is late."""
+        """Check that all that ended is out, with its own rows, and what came later is late."""
         self.tracking.process_all_available()
         results, late = self.expected()
         assert self.results() == results

@@ -25,7 +25,7 @@ WINDOW: dict[str, Any] = {"scope": "tenant", "window": ("ts", "1 hour")}
 
 
 def plan_of(tracking: Tracking, writer: TrackedWriter) -> Any:
-    """The plan that a start of this writer would run."""
+    """Return the plan that a start of this writer would run."""
     return tracking._assembly.plan(writer, Folder(writer.options_given["checkpointLocation"]))
 
 

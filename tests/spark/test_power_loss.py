@@ -33,7 +33,7 @@ class Disk:
         self._kinds: dict[int, bool] = {}  # whether an inode is a directory's
 
     def sync(self, path: Path) -> None:
-        """Something was synced."""
+        """Note what was synced."""
         inode = path.stat().st_ino
         if path.is_dir():
             self._names[inode] = {each.name: each.stat().st_ino for each in path.iterdir()}
@@ -57,7 +57,7 @@ class Disk:
 
 @contextmanager
 def watched(live: Path) -> Iterator[Disk]:
-    """A disk that follows what this process syncs."""
+    """Yield a disk that follows what this process syncs."""
     disk, plain = Disk(live), os.fsync
 
     def fsync(file: int) -> None:

@@ -28,7 +28,7 @@ def fails_at_first(row_id: int) -> bool:
 
 
 def counts(tracking: Tracking) -> dict[str, tuple[int, int, int]]:
-    """By segment: sent, received, XOR, over all substreams."""
+    """Return by segment: sent, received, XOR, over all substreams."""
     total: dict[str, tuple[int, int, int]] = {}
     for status in tracking.client.substreams(tracking.job, include_ended=True):
         for account in status.segments:

@@ -105,7 +105,7 @@ def query(tmp_path: Path, tracker: LocalTracker) -> Query:
 
 
 def reached(goal: Goal) -> State:
-    """The state after one look."""
+    """Return the state after one look."""
     return advance(goal, goal.look())
 
 
@@ -136,7 +136,7 @@ def finish(tracker: LocalTracker, query: Query) -> Finish:
 
 @pytest.fixture
 def release(tracker: LocalTracker, tmp_path: Path) -> Query:
-    """A query that receives, and has committed its batches."""
+    """Start a query that receives, and has committed its batches."""
     release = Query(tmp_path / "release", tracker.client, "clean", source=False)
     release.write("commits/1")
     return release
@@ -249,7 +249,7 @@ def test_a_query_that_another_driver_has_is_left_to_that_one(
 
 @pytest.fixture
 def hand_over(tracker: LocalTracker, query: Query) -> HandOver:
-    """A hand-over of a job with one run, without which it would be over at once."""
+    """Return a hand-over of a job with one run, without which it would be over at once."""
     tracker.client.drain(JOB, "1", "asked", hand_over=True)
     return HandOver(query)
 

@@ -171,7 +171,7 @@ def test_receipts_are_for_releases(spark: SparkSession, tracker: Server, job: st
 
 
 def _as_text(rows: DataFrame) -> DataFrame:
-    """SQLite has no times."""
+    """Show times as texts: SQLite has no times."""
     return rows.select(
         [
             F.col(field.name).cast("string" if field.dataType.typeName() == "timestamp" else field.dataType)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 
 def parts_of(checkpoint: Path) -> list[str]:
-    """The parts that a release's state consists of, after its last batch."""
+    """Return the parts that a release's state consists of, after its last batch."""
     newest = max((checkpoint / "tracker" / "state").glob("version-*.json"))
     parts: list[str] = json.loads(newest.read_text())["parts"]
     return parts

@@ -34,7 +34,7 @@ HOUR = 3_600_000_000
 
 
 def hourly(spark: SparkSession, address: str, feed: Feed, path: Path, job: str) -> Tracking:
-    """The first job: rows by tenant, hour and kind."""
+    """Start the first job: rows by tenant, hour and kind."""
     tracking = BatchTracking(feed, spark, f"{job}-hourly", address)
     source = tracking.source(
         feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
@@ -46,7 +46,7 @@ def hourly(spark: SparkSession, address: str, feed: Feed, path: Path, job: str) 
 
 
 def chained(spark: SparkSession, address: str, path: Path, job: str, **more: Any) -> Tracking:
-    """The second job: what the first has written, added up by tenant and hour."""
+    """Start the second job: what the first has written, added up by tenant and hour."""
     (path / "hourly").mkdir(exist_ok=True)
     tracking = Tracking(spark, f"{job}-sums", address)
     raw = spark.readStream.schema(RESULTS).option("maxFilesPerTrigger", 1).parquet(str(path / "hourly"))
@@ -59,7 +59,7 @@ def chained(spark: SparkSession, address: str, path: Path, job: str, **more: Any
 
 
 def ended(tracking: Tracking) -> set[tuple[str, int]]:
-    """The substreams that have ended in a job, by tenant and hour."""
+    """Return the substreams that have ended in a job, by tenant and hour."""
     found = tracking.client.substreams(tracking.job, include_ended=True)
     done = [each for each in found if all(account.ended for account in each.segments)]
     return {(each.scope, datetime.fromisoformat(each.name.split("/")[0]).hour) for each in done}
@@ -84,7 +84,7 @@ def sums(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
 
 
 def put_everything(feed: Feed) -> list[tuple[str, int]]:
-    """Three hours: one of three kinds, one without any result, one of another tenant; and one that stays open."""
+    """Put three hours: one of three kinds, one without any result, one of another tenant; and one that stays open."""
     feed.put(row(1, 1, kind="x"), row(2, 61, "b", kind="z"), row(3, 5, kind="y"), row(4, 61, "c"))
     feed.put(row(5, 9, kind="w", last=True), row(6, 70, "b", kind="z", last=True), row(7, 130, "open"))
     feed.put(row(8, 110, "c", kind="y", last=True), row(9, 131, "open"))
@@ -172,7 +172,7 @@ def end_of(hour: int) -> datetime:
 
 
 def receipt(scope: str, hour: int, results: int, **more: Any) -> dict[str, Any]:
-    """A receipt of a tenant's hour."""
+    """Return a receipt of a tenant's hour."""
     start = (START + timedelta(hours=hour)).strftime("%Y-%m-%dT%H:%M:%SZ")
     own = {
         "job": "hourly", "segment": "in", "scope": scope, "name": f"{start}/{end_of(hour):%Y-%m-%dT%H:%M:%SZ}",
@@ -201,7 +201,7 @@ class Found:
         self.front = front.live(spark)
 
     def counts(self, *more: dict[str, Any]) -> dict[tuple[str, int], int]:
-        """The promises that are due, when these receipts are there as well."""
+        """Return the promises that are due, when these receipts are there as well."""
         self.receipts += more
         self.front.look(Path(), None)
         due = self.front.due()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def tried(rows: DataFrame) -> DataFrame:
-    """An attempt at work: a row succeeds when it has been tried `amount` times."""
+    """Attempt work: a row succeeds when it has been tried `amount` times."""
     return rows.withColumn("attempts", F.col("attempts") + 1)
 
 

@@ -27,7 +27,7 @@ def attempt() -> int:
 
 
 def differs_by_attempt(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Work that is not deterministic: only the first attempt finds row 2."""
+    """Do work that is not deterministic: only the first attempt finds row 2."""
     for batch in batches:
         yield batch if attempt() == 0 else batch.filter(pc.not_equal(batch.column("row_id"), 2))
 

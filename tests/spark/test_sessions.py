@@ -29,7 +29,7 @@ AGGS: Callable[[], dict[str, Any]] = lambda: {"n": F.count("*"), "ids": F.sum("r
 
 
 def sparks_own(rows: DataFrame, gap: str = "30 minutes") -> list[tuple[Any, ...]]:
-    """The sessions of all rows, computed in one batch by Spark."""
+    """Return the sessions of all rows, computed in one batch by Spark."""
     window = F.session_window("ts", gap).alias("window")
     made = rows.groupBy("tenant", window, "kind").agg(*[value.alias(name) for name, value in AGGS().items()])
     return sorted(map(tuple, made.select(*COLUMNS).collect()))

@@ -26,7 +26,7 @@ OLD: list[dict[str, Any]] = [
 
 
 def instants(df: DataFrame) -> DataFrame:
-    """The rows with a `ts` that is a timestamp, whatever the word means in the text of the feed's schema."""
+    """Return the rows with a `ts` that is a timestamp, whatever the word means in the text of the feed's schema."""
     return df.withColumn("ts", F.col("ts").cast(T.TimestampType()))
 
 

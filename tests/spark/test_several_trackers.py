@@ -38,7 +38,7 @@ NAMES = EVENT_SCHEMA.fieldNames()
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Three trackers for the tests that kill none."""
+    """Yield three trackers for the tests that kill none."""
     trackers = [Server(tmp_path_factory.mktemp("tracker"), "memory") for _ in range(3)]
     yield ",".join(tracker.address for tracker in trackers)
     for tracker in trackers:
@@ -51,7 +51,7 @@ def servers(mortal_trackers: list[Server]) -> str:
 
 
 def read_all(stream: EventStream, place: Offset) -> Iterator[tuple[Offset, list[Any], Offset]]:
-    """The batches that Spark would make, until nothing is new."""
+    """Yield the batches that Spark would make, until nothing is new."""
     while True:
         rows, after = stream.read(place)
         if after == place:

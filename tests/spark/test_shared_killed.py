@@ -27,7 +27,7 @@ LENGTHS: dict[str, Any] = {"sessions": lambda: session("30 minutes"), "levels": 
 
 
 def expected(spark: SparkSession, feed: Feed, length: str) -> list[tuple[Any, ...]]:
-    """The results of all rows, computed in one batch by Spark."""
+    """Return the results of all rows, computed in one batch by Spark."""
     sessions = [F.session_window("ts", "30 minutes")]
     windows = sessions if length == "sessions" else [F.window("ts", each) for each in ("1 hour", "3 hours")]
     made = []

@@ -45,7 +45,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 def content(path: Path, text: str) -> Path:
-    """A directory with two files, one of them in a directory of its own."""
+    """Return a directory with two files, one of them in a directory of its own."""
     (path / "table").mkdir(parents=True)
     (path / "table" / "part.parquet").write_text(text)
     (path / "position.json").write_text("{}")

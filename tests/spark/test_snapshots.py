@@ -92,7 +92,7 @@ class Job:
         return tracking
 
     def first_half(self) -> Tracking:
-        """A deployment that has released something, keeps three substreams, and has handed over."""
+        """Run a deployment that releases something, keeps three substreams, and hands over."""
         tracking = self.start("1", "cp2")
         self.feed.put(row(1, 1, part=1), row(2, 2, kind="y", part=2), row(3, 70, amount=3), row(4, 3, "b"))
         self.feed.put(row(5, 4, "b", last=True), row(6, 5, part=3), row(7, 80, "c", amount=9))
@@ -120,7 +120,7 @@ def it(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Pat
 
 
 def second() -> dict[str, Any]:
-    """A mean kept as its own sum and count, a sum over another type, one aggregate that is new, and one that goes."""
+    """Return a mean kept as its sum and count, a sum over another type, one new aggregate, and one that goes."""
     return {
         "n": F.count("*"),
         "amount": aggregates.sum(F.col("amount").cast("decimal(20,0)")),
@@ -243,7 +243,7 @@ def test_what_a_mapping_makes_is_checked_before_anything_is_made(
 
 @pytest.fixture(scope="module")
 def taken(spark: SparkSession, tracker: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Snapshot]:
-    """A job that was handed over, and its snapshot: for tests that change neither."""
+    """Return a job that was handed over, and its snapshot: for tests that change neither."""
     path = tmp_path_factory.mktemp("taken")
     it = Job(spark, tracker, "taken", Feed(path / "raw"), path)
     tracking = it.first_half()
@@ -590,7 +590,7 @@ def test_as_delta_its_tables_are_read_by_others_and_restored_alike(taken: tuple[
 
 
 def windows_of(it: Job, deployment: str, length: str) -> tuple[Tracking, Released]:
-    """A release that reads its source itself, and drops some rows on the way."""
+    """Return a release that reads its source itself, and drops some rows on the way."""
     tracking = Tracking(it.spark, it.job, it.address, deployment)
     rows = tracking.source(
         it.feed.stream(it.spark), "in", scope="tenant", window=("ts", length), front=Marks("is_last"), counted=True
@@ -728,7 +728,7 @@ def test_windows_of_rows_that_come_through_a_channel_do_not_change(taken: tuple[
 
 
 def every() -> dict[str, Any]:
-    """One of each form in which an aggregate is kept."""
+    """Return an aggregate of each form in which one is kept."""
     price, at = F.col("amount").cast("decimal(12,2)"), F.col("ts")
     return {
         "n": aggregates.count(),

@@ -36,7 +36,7 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """The address of a master that has two workers."""
+    """Yield the address of a master that has two workers."""
     program = Path(pyspark.__file__).parent / "bin" / "spark-class"
     port = free_port()
     master = f"spark://{HOSTS[0]}:{port}"
@@ -104,7 +104,7 @@ def test_of_two_attempts_that_both_have_reported_one_counts(
 
 
 def drive() -> None:
-    """The driver: one query that counts on its executors and releases."""
+    """Run the driver: one query that counts on its executors and releases."""
     cluster, address, directory, job, seal = sys.argv[1:]
     path = Path(directory)
     builder = SparkSession.builder.master(cluster).appName("speculation")

@@ -61,7 +61,7 @@ def batch(state: PartialState, epoch: int, rows: int) -> None:
 
 
 def rows_of(location: str, epoch: int) -> dict[int, tuple[int, bytes | None]]:
-    """The rows that the next driver finds before an epoch, by batch: as counted, and as written."""
+    """Return the rows that the next driver finds before an epoch, by batch: as counted, and as written."""
     state = PartialState(Folder(location))
     state.load(epoch)
     found = {}

@@ -490,7 +490,7 @@ def test_a_query_of_several_needs_a_checkpoint_and_no_output_options(shop: Shop)
 
 
 def main() -> None:
-    """A driver that is killed when its first database transaction has committed."""
+    """Run a driver that is killed when its first database transaction has committed."""
     from tests.spark.conftest import session
 
     address, path, job = sys.argv[1:]

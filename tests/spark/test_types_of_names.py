@@ -130,7 +130,7 @@ def test_a_schedules_scope_that_no_row_can_have_is_refused(spark: SparkSession, 
 
 
 def read(spark: SparkSession, source: str, given: Any, by_scope: bool) -> set[str]:
-    """The scopes, or the names, that a schedule has for a source of one type."""
+    """Return the scopes, or the names, that a schedule has for a source of one type."""
     rows = spark.sql(f"select {source} as value, timestamp'2024-01-01 00:00:00' as ts")
     window, name = (("ts", "1 day"), None) if by_scope else (None, "value")
     rule = declaration.declare(rows, "value" if by_scope else None, window, name).rule

@@ -64,7 +64,7 @@ def put(feed: Feed) -> None:
 
 
 def epochs(path: Path) -> list[int]:
-    """Those that are in the channel."""
+    """Return the epochs that are in the channel."""
     return sorted(int(found.name) for found in (path / "clean").glob("*/[0-9]*"))
 
 
@@ -180,7 +180,7 @@ def test_a_checkpoint_of_the_version_that_left_the_files_is_refused(tmp_path: Pa
 
 
 def drive() -> None:
-    """The program that is killed: runs the pipeline until it is told that no more rows come."""
+    """Run the program that is killed: the pipeline until no more rows are to come."""
     from tests.spark.conftest import session
 
     address, path, job = sys.argv[1], Path(sys.argv[2]), sys.argv[3]

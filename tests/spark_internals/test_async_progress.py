@@ -19,7 +19,7 @@ KNOWN = {"spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enable
 
 
 def execution(spark: SparkSession, checkpoint: Path, **options: str) -> str:
-    """The class that runs a query with some options."""
+    """Return the class that runs a query with some options."""
     rows = spark.readStream.format("rate").load()
     writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     query: Any = writer.options(**options).start()

@@ -44,7 +44,7 @@ MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 def entry(log: str, number: int, manager: str) -> set[str]:
-    """The files of an entry of a log. One of the managers leaves checksums on this file system."""
+    """Return the files of an entry of a log. One of the managers leaves checksums on this file system."""
     checksum = {f"{log}/.{number}.crc"} if manager == "FileContextBasedCheckpointFileManager" else set[str]()
     return {f"{log}/{number}"} | checksum
 

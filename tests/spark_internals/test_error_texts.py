@@ -49,7 +49,7 @@ def in_a_task(rows: DataFrame) -> None:
 
 
 def for_another_error(rows: DataFrame) -> None:
-    """The last error of a chain is the one that was raised."""
+    """Raise the last error of a chain."""
     try:
         raise TrackingError("what it comes from")
     except TrackingError as error:

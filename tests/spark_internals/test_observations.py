@@ -21,7 +21,7 @@ SEGMENT = "a/b.c"  # a name as users give them
 
 
 def as_dict(metrics: Any) -> dict[str, Any]:
-    """A row of metrics; before Spark 4.0 it is a dict."""
+    """Return a row of metrics; before Spark 4.0 it is a dict."""
     return metrics if isinstance(metrics, dict) else metrics.asDict()
 
 

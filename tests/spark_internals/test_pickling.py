@@ -25,7 +25,7 @@ ROWS = "SELECT * FROM VALUES (1, 'it''s', array(1, 2)), (2, null, array()) AS t(
 
 
 def columns() -> list[Column]:
-    """One of each kind of node."""
+    """Return a column of each kind of node."""
     return [
         F.col("`b.c`").alias("q q"),
         F.col("a") + 1,

@@ -121,7 +121,7 @@ class Job:
         return self.calls()
 
     def calls(self) -> list[dict[str, Any]]:
-        """Those since the last look."""
+        """Return the calls since the last look."""
         calls = self.home / "calls"
         said = [json.loads(line) for line in calls.read_text().splitlines()]
         calls.unlink()
@@ -221,7 +221,7 @@ def test_a_stream_keeps_the_source_that_it_was_loaded_from(job: Job, name: str) 
 
 
 def named(about: str) -> type[Numbers]:
-    """The same under a name that is about something."""
+    """Return the same reader under a name that is about something."""
 
     class Named(Numbers):
         @classmethod

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def hadoop(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Hadoop's configuration, as it was afterwards; no store has settings in the environment."""
+    """Return Hadoop's configuration, as it was afterwards; no store has settings in the environment."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_REGION", "GOOGLE_SERVICE_ACCOUNT"):
         monkeypatch.delenv(name, raising=False)
     found = spark.sparkContext._jsc.hadoopConfiguration()

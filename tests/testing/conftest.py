@@ -19,13 +19,13 @@ def tracker() -> Iterator[LocalTracker]:
 
 
 def define(client: TrackerClient, **rules: object) -> None:
-    """The job ``shop`` with the segments ``orders`` and ``mails``, unless the rules say otherwise."""
+    """Define the job ``shop`` with the segments ``orders`` and ``mails``, unless the rules have others."""
     spec = {"job": "shop", "deployment": "d1", "segments": {"orders": ["mails"], "mails": []}} | rules
     client.define_job(JobSpec(**spec))  # type: ignore[arg-type]
 
 
 def report(client: TrackerClient, *fill: Filler, commit: bool = True, producer: str = "till") -> None:
-    """One epoch of a producer with what the fillers add to it."""
+    """Report one epoch of a producer with what the fillers add to it."""
     opened = client.open_producer("shop", producer, run="1")
     epoch = opened.epoch()
     for each in fill:

@@ -13,7 +13,7 @@ from tracker.testing import Assertions, LocalTracker, like
 
 
 def failure(assertion: Any, *arguments: Any, **options: Any) -> str:
-    """The text with which an assertion fails; times are cut out."""
+    """Return the text with which an assertion fails; times are cut out."""
     with pytest.raises(AssertionError) as failed:
         assertion(*arguments, **options)
     return re.sub(r"\d{4}-\d\d-\d\d [\d:.]+", "TIME", str(failed.value))

@@ -87,7 +87,7 @@ class World:
         self.calm = False
 
     def wall(self) -> int:
-        """The machines' clock, in ns."""
+        """Return the machines' clock, in ns."""
         return 1_700_000_000_000_000_000 + int(self.schedule.now * 1e9)
 
     def note(self, what: str) -> None:
@@ -362,13 +362,13 @@ class World:
                 self._vanished = [tracker.process for tracker in leaders]
 
     def decides(self, set_aside: frozenset[int] = frozenset()) -> None:
-        """An operator lets the log have a new id, and may leave records out: later epochs of their reporters stay."""
+        """Let an operator give the log a new id, and leave records out: later epochs of their reporters stay."""
         self._decided = True
         if set_aside:
             self._has_left_out, self.sent.exact_from = True, self.wall()
 
     def _settled(self) -> None:
-        """An operator has decided, or nobody could."""
+        """Note that an operator has decided, or that nobody could."""
         self.accepted, self._unsettled, self._decided = True, False, True
 
     def restored(self, log_id: str, status: Status) -> None:
@@ -380,7 +380,7 @@ class World:
         self._unsettled = False
 
     def must_be_noted(self, error: JournalGoneError) -> None:
-        """A tracker has found that the store has lost records, and ends: has it written that down?"""
+        """Check that a tracker that ends since the store has lost records has written that down."""
         found = "has lost" in str(error) and "cannot be noted" not in str(error)
         if found and self.schedule.now - self._damaged_at > _SETTLED_S and not self.store.has_note():
             raise FoundOut(f"a tracker ends, and has written nothing down: {error}")

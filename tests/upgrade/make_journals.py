@@ -33,7 +33,7 @@ ENDINGS = {
 
 
 def known_vectors() -> list[Path]:
-    """The vectors that have not changed since release 0.1."""
+    """Return the vectors that have not changed since release 0.1."""
     known = []
     for vector in VECTORS:
         shown = ["git", "show", f"{COMMIT}:{vector.relative_to(ROOT)}"]

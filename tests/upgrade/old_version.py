@@ -22,7 +22,7 @@ def is_there(commit: str = COMMIT) -> bool:
 
 @contextmanager
 def checked_out(directory: Path, commit: str = COMMIT) -> Iterator[Path]:
-    """The work tree of release 0.1, or of another commit."""
+    """Check out the work tree of release 0.1, or of another commit."""
     tree = directory / "earlier"
     subprocess.run(["git", "worktree", "add", "--detach", "--quiet", str(tree), commit], cwd=ROOT, check=True)
     try:
@@ -32,7 +32,7 @@ def checked_out(directory: Path, commit: str = COMMIT) -> Iterator[Path]:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """Python's environment in which the old packages come before the installed ones."""
+    """Return Python's environment in which the old packages come before the installed ones."""
     return {**os.environ, "PYTHONPATH": str(tree)}
 
 

@@ -51,7 +51,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=KINDS)
 def left(unpacked: Path, request: pytest.FixtureRequest, tmp_path: Path) -> Left:
-    """A copy of the test's own."""
+    """Return a copy of the test's own."""
     for path in (unpacked / request.param).iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     return Left(f"sqlite:{tmp_path}/tracker.db", **json.loads((tmp_path / "known.json").read_text()))

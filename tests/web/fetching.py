@@ -17,7 +17,7 @@ class Page(NamedTuple):
 
 
 def get(url: str, **headers: str) -> Page:
-    """A page, whatever its status."""
+    """Get a page, whatever its status."""
     request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
     try:
         with urllib.request.urlopen(request) as answer:

@@ -48,7 +48,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 def status(url: str, path: str = "/healthz") -> int:
-    """The status of an answer, on a connection of its own."""
+    """Return the status of an answer, on a connection of its own."""
     with socket.create_connection(address_of(url), timeout=30) as plain, ExitStack() as stack:
         connection: socket.socket = plain
         if url.startswith("https"):
