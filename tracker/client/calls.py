@@ -102,7 +102,7 @@ class ClientMetrics:
         """Count a report that was answered.
 
         Args:
-            over: ``relay`` or ``tracker``.
+            over: the label of the count: ``relay`` or ``tracker``, as the report reached one of them.
         """
         self._reports.labels(outcome.lower(), over).inc()
 

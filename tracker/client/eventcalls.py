@@ -91,7 +91,7 @@ class EventCalls(Routing):
             after_seq: the number of the last event that the caller has; 0: from the oldest that is kept.
             up_to_seq: the number of the last event to return; 0: the newest.
             limit: the most events to return; 0: the server's page size. Continue after `EventPage.last_seq`.
-            segments, scopes, log_id, own_position: as for `watch`.
+            segments, scopes, log_id, own_position: what passes, and whose numbers count, as for `watch`.
 
         Raises:
             TrackerError: ``UNKNOWN_JOB``, ``EVENTS_EXPIRED``, ``LOG_CHANGED``.
@@ -131,7 +131,7 @@ class EventCalls(Routing):
 
         Args:
             name: the subscription's name: 1 to 512 bytes, unique in the job.
-            segments, scopes: as for `watch`.
+            segments, scopes: the reader's filter, as for `watch`; empty: everything.
             after_seq: a new subscription gets the events after this number, and is refused if some of them were
                 dropped; None: it starts at the oldest event from which none is missing, the one after
                 `Subscription.acknowledged`.

@@ -442,7 +442,7 @@ class Accounts:
 
         Args:
             names: one for each of `ids`.
-            scope_names: by number.
+            scope_names: of each scope's number, from 0, the name.
             free_scopes: the numbers that stand for no scope.
 
         Returns:

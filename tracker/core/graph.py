@@ -20,7 +20,7 @@ class Graph:
     """A set of named segments, each with the set of segments that its elements travel on next; cycles are allowed.
 
     Args:
-        segments: ``(name, feeds)`` pairs.
+        segments: for each its name and the names of those that it feeds, as ``(name, feeds)``.
 
     Raises:
         Refused: ``MALFORMED`` for a segment named twice, ``UNKNOWN_SEGMENT`` for a feed that is none.

@@ -79,10 +79,10 @@ class Lifecycle:
     """The states of a job's rows. Everybody may read `flags`; only the methods here write them.
 
     Attributes:
-        flags: by row.
+        flags: of each row its states, as bits: uint8[capacity].
         named: how many rows are in use.
         open: how many are known and have not ended on every segment.
-        ended: how many have.
+        ended: how many have ended on every segment.
 
     >>> life = Lifecycle()
     >>> life.grow(8)

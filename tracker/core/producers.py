@@ -257,7 +257,7 @@ class Producer:
         settled: the current run has reported where it starts.
         past: runs that are fenced, the newest of them.
         committed: the last committed epoch; -1: none.
-        staged: by epoch.
+        staged: what is reported and not committed, by the number of its epoch.
         last_contact: when its last message arrived (ns).
     """
 

@@ -140,7 +140,6 @@ class _Steps:
         """Play half a second of the job.
 
         Args:
-            now: seconds since 1970.
             selling: the sources go on; False: they finish, because the deployment is asked to drain.
         """
         self._steps += 1

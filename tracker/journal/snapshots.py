@@ -40,7 +40,7 @@ class Snapshots:
     """The snapshots beside a journal: ``PATH-snapshot-NUMBER``.
 
     Args:
-        path: the journal's.
+        path: of the journal's file, in whose directory they are.
     """
 
     def __init__(self, path: str) -> None:
@@ -166,7 +166,7 @@ def write_pieces(state: Any, put: Callable[[int, bytes], object]) -> dict[str, i
     """Write a state in pieces, and return their description, from which `read_pieces` reads it.
 
     Args:
-        state: what `encode` takes.
+        state: of plain values, which `encode` can write.
         put: writes a piece, given its place from 0.
     """
     size = checksum = pieces = 0

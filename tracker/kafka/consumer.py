@@ -36,7 +36,7 @@ class Received:
     """A message, and what it is to the job.
 
     Attributes:
-        message: confluent-kafka's.
+        message: as confluent-kafka's consumer gave it, headers included.
         element: None: the message has no headers of a tracked sender, so nothing is reported of it.
     """
 
@@ -198,7 +198,7 @@ class Consumer:
         """Return the next message, or None if none came, or the one that came was a copy.
 
         Args:
-            timeout: seconds to wait.
+            timeout: seconds to wait for a message; 0: only one that is there.
 
         Raises:
             KafkaException: Kafka reports an error.

@@ -219,8 +219,7 @@ class Producer:
         """Add a message to the epoch.
 
         Args:
-            scope: of the message's substream.
-            name: of the substream.
+            scope, name: of the message's substream.
             end_time: of the substream, if it has one, in the job's unit: microseconds since 1970 for windows of Spark.
             identity: names the element for ever, such as an order's number. None: its place in the epoch.
 
@@ -252,7 +251,7 @@ class Producer:
 
         Args:
             kind: a method of `tracker.client.Report`.
-            arguments: the method's.
+            arguments: what that method takes, in its order.
 
         >>> def finish(till):
         ...     till.promise("expect", "tills", "orders", "berlin", "monday", 1204)

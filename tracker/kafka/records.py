@@ -34,7 +34,7 @@ class Element:
         end_time: of the substream, in microseconds since 1970 for a window of the Spark client; None: it has none.
         label: 0 to 2**64 - 1.
         sender: the producer that sent the message, or the query.
-        epoch: of the sender.
+        epoch: the number of the sender's epoch that the message is in.
     """
 
     scope: str

@@ -255,7 +255,7 @@ class Budget:
         most: the most bytes. A request always passes if it is the only one: the size of a message has its own limit.
 
     Attributes:
-        pending: the bytes now.
+        pending: bytes of the requests that wait for an answer now.
     """
 
     def __init__(self, most: int) -> None:

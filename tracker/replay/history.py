@@ -33,7 +33,7 @@ class Windows:
     """Windows of event time, as Spark's ``window`` cuts them.
 
     Attributes:
-        length: in microseconds.
+        length: from the start of a window to its end, in microseconds.
         slide: from the start of a window to that of the next, in microseconds; 0: the length.
     """
 
@@ -85,7 +85,7 @@ class Groups:
     """Rows that have one key: where each group begins when rows are in the order of their keys.
 
     Args:
-        keys: int64[rows].
+        keys: of each row, the number of its key: int64[rows].
 
     Attributes:
         of: of each row, the number of its group: int64[rows].
@@ -118,8 +118,8 @@ class History:
     """Rows, their batches and their windows. Arrays of rows have an element for each window that a row is in.
 
     Args:
-        columns: of the rows.
-        cut: the windows.
+        columns: the rows' times of events and of arrival in microseconds, and their scopes.
+        cut: the windows that rows fall into, one or several each.
         trigger: the time from one trigger to the next, in microseconds.
 
     Attributes:
@@ -196,7 +196,7 @@ class Newest:
         """Return, for each window, the trigger whose batch brings a row that is newer than the window's end by a delay.
 
         Args:
-            delay: in microseconds.
+            delay: microseconds by which the row has to be newer.
             step: of the clock that reads times, in microseconds: a time counts as the step that it is in.
 
         Returns:

@@ -34,7 +34,7 @@ class Figures:
         windows: how many there are.
         wrong: how many of them were released without all of their rows.
         never: how many were not released within the history.
-        rows: in all windows.
+        rows: how many all windows have; a row counts in each of its windows.
         late: how many of the rows came after their window's release.
         after_last: delays of those that were released, from the arrival of the window's last row; None: none was.
         after_end: the same from the end of the window.

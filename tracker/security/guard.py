@@ -343,7 +343,7 @@ class Security:
         """Refuse to listen beyond this machine without protection.
 
         Args:
-            listen: ``HOST:PORT`` or ``unix:PATH``.
+            listen: the address as configured, ``HOST:PORT`` or ``unix:PATH``.
             what: what is served there, for the message.
 
         Raises:

@@ -157,7 +157,7 @@ class Transport:
         options: of gRPC, besides those that every server has.
 
     Attributes:
-        server: gRPC's own.
+        server: the server of gRPC, to which handlers and ports are added.
     """
 
     def __init__(

@@ -422,7 +422,7 @@ class ShardedClient:
         Args:
             after: the position of another watch of this job with the same segments and scopes
                 (`ShardedWatch.position`); None: before the oldest events that are kept.
-            segments, scopes: as for `TrackerClient.watch`.
+            segments, scopes: the watch's filter, as for `TrackerClient.watch`; empty: everything.
 
         Raises:
             ValueError: the position belongs to another number of shards.

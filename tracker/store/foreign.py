@@ -15,7 +15,7 @@ class ForeignStore:
     """The files below a URL.
 
     Args:
-        url: such as ``hdfs://name/path``.
+        url: of the folder, with a scheme that fsspec knows, such as ``hdfs://name/path``.
         options: of fsspec's file system.
 
     Raises:

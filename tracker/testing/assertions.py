@@ -143,7 +143,7 @@ class Assertions:
     A `LocalTracker` has them as its own methods; for another tracker, make them of a client of it.
 
     Args:
-        client: reaches the tracker.
+        client: of the tracker whose jobs are looked at.
 
     >>> def check(address):
     ...     Assertions(TrackerClient(address)).assert_ended("shop", "orders", "berlin", "monday")
@@ -166,12 +166,10 @@ class Assertions:
         """Assert that a substream ends on a segment, and wait for it.
 
         Args:
-            job: the job's name.
-            segment: where it ends.
-            scope: the substream's.
-            name: the substream's.
+            segment: the segment on which the end is awaited.
+            scope, name: of the substream; the scope is ``""`` in jobs without scopes.
             elements: how many elements were sent there in all; None: any number.
-            reason: how it ends.
+            reason: the way in which it has to end; another one is a failure.
             timeout: seconds to wait; 0: it must have ended already.
 
         Returns:
@@ -215,10 +213,7 @@ class Assertions:
         """Assert that a substream is known and has not ended on a segment. It looks once.
 
         Args:
-            job: the job's name.
             segment: where it is open.
-            scope: the substream's.
-            name: the substream's.
             in_flight: how many elements were sent on the segment and not yet received; None: any number.
             waiting_for: the fronts that have not closed the substream, in any order; None: any.
 
@@ -267,7 +262,6 @@ class Assertions:
         """Assert that a job's events are these, in this order, and wait until there are as many.
 
         Args:
-            job: the job's name.
             expected: events, or `like` for those of which only some fields matter.
             only: the kinds that matter, such as `Ended` or ``(Ended, Late)``; others are left out. Empty: all.
             segments: only `Ended`, `Late`, `Excess` and `Advanced` on these; other kinds always. Empty: on all.
@@ -294,11 +288,6 @@ class Assertions:
 
     def explain(self, job: str, scope: str, name: str) -> str:
         """Describe why a substream has not ended, one reason a line.
-
-        Args:
-            job: the job's name.
-            scope: the substream's.
-            name: the substream's.
 
         Raises:
             AssertionError: there is no such job.

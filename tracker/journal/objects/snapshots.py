@@ -94,7 +94,7 @@ class ObjectsSnapshots:
         Args:
             position: of the group after which it was taken.
             number: the last record of the group.
-            state: what `tracker.journal.snapshots.encode` takes.
+            state: of plain values, which `tracker.journal.snapshots.encode` can write.
             is_leader: raises an error if this tracker no longer leads; called before anything counts or is removed.
 
         Returns:

@@ -46,7 +46,7 @@ class RedisSnapshots:
 
         Args:
             number: the record after which it was taken.
-            state: what `tracker.journal.snapshots.encode` takes.
+            state: of plain values, which `tracker.journal.snapshots.encode` can write.
 
         Raises:
             JournalGoneError: another tracker has taken over.
