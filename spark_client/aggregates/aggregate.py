@@ -47,7 +47,8 @@ def known_as(*names: str, columns: int = 1, shown: bool = True) -> Callable[[_Ma
 
     Args:
         names: of the functions of Spark that it stands for, in small letters.
-        columns, shown: as in `Known`.
+        columns: how many columns it takes.
+        shown: whether Spark's text for a column has all that the aggregate is made with.
     """
 
     def enter(make: _Make) -> _Make:

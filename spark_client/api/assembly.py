@@ -64,7 +64,7 @@ class Assembly:
     """Common part of the queries of one `Tracking`.
 
     Attributes:
-        spark: the session.
+        spark: the session of the driver, in which the queries run.
         metrics: of the job; None: nobody counts.
         places: the directories of its queries.
     """

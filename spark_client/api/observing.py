@@ -31,9 +31,9 @@ class ObservingWriter(TrackedWriter):
     """Writer of an observer, which counts the rows of a stream and writes none.
 
     Args:
-        stream: of `Tracking.source`.
+        stream: what `Tracking.source` returned for the rows to be counted.
         query: that is observed, or its checkpoint.
-        checkpoint: of the observer.
+        checkpoint: the directory of the observer's own checkpoint.
 
     Raises:
         UsageError: that cannot be observed.

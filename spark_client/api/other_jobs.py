@@ -36,7 +36,7 @@ def wait_for_end(
     Where the results are read, wait for them: `wait_for_results`.
 
     Args:
-        job: the other job.
+        job: the name of the other job, as the tracker has it.
         segment: on which the substream has to end.
         scope: the substream's; ``""`` if the source has none.
         name: the substream's; of a window the interval, such as ``2026-03-01T00:00:00Z/2026-03-02T00:00:00Z``.
@@ -81,7 +81,7 @@ def wait_for_results(results: ResultsOf, scope: str, name: str, *, timeout: floa
         results: of the other job: where its receipts are, and what of them is accepted.
         scope: the substream's; ``""`` if the other job's source has none.
         name: the substream's; of a window the interval.
-        timeout: seconds.
+        timeout: seconds to wait, in which a batch that calls this stands still.
 
     Returns:
         How many result rows there are.

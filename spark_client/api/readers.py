@@ -92,7 +92,7 @@ class ChannelReader:
     """Reader of a channel.
 
     Attributes:
-        spark: the session.
+        spark: the session in which the stream is made.
         max_epochs: at most so many of the senders' epochs in a batch; None: as many as the channel likes.
     """
 

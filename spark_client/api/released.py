@@ -24,7 +24,7 @@ class Released:
     Attributes:
         columns: of the results: the scope, ``window`` (or the substream's name), the keys, the aggregates or the kept
             columns, and ``revision`` if there are revisions, and ``completeness`` if that was asked for.
-        stream: that it releases.
+        stream: the tracked stream whose rows come out.
         release: what is declared of it.
     """
 

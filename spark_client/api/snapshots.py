@@ -218,7 +218,7 @@ class Snapshot:
         mean: the sum and the count). `_substream` tells whose part a row is.
 
         Args:
-            spark: a session.
+            spark: the session that reads the copies.
             of: the release's checkpoint or segment; None: there is one release only.
             through: a directory that the driver and the executors see, for copies while they are read; None: the
                 driver's for temporary files.
@@ -233,8 +233,8 @@ class Snapshot:
         """Return the substreams that the tracker had open, a row for each segment: `SUBSTREAM_SCHEMA`.
 
         Args:
-            spark: a session.
-            through: as for `state`.
+            spark: the session that reads the copies.
+            through: a directory that all of Spark sees, as for `state`.
         """
         return self._table(spark, _SUBSTREAMS, through)
 

@@ -55,9 +55,9 @@ class TrackedStream:
 
     Attributes:
         segment: that its rows are received from.
-        columns: of its rows.
+        columns: the names of its rows' columns, ``_tracker`` among them.
         readable: what is declared of it, in its session.
-        tracking: whose it is.
+        tracking: the `Tracking` that has declared it.
     """
 
     def __init__(self, tracking: Starter, readable: Readable) -> None:

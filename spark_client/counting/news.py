@@ -24,7 +24,7 @@ class JobNews:
 
     Args:
         client: of the job; it repeats a call that gets no answer for as long as its `retry_for`.
-        query: the query's id.
+        query: the id of Spark's query, under which the trackers keep its events.
 
     Attributes:
         impatient: for what is tried again by its caller, so that nobody waits for a lock while the tracker is away.

@@ -174,7 +174,7 @@ class ExecutorProbe:
         """Return the same rows, counted on their way.
 
         Args:
-            rows: with `_tracker`.
+            rows: a DataFrame with the column ``_tracker``.
             values: what `promises` needs of each row, by name.
         """
         # A task that reads several partitions (``coalesce``) has one number, and they have one each.

@@ -377,7 +377,7 @@ class Run:
         """Wait for the tracker no longer than that from now on, since the query is being stopped.
 
         Args:
-            patience: seconds.
+            patience: seconds for all calls from now on.
         """
         self._patient_until = min(self._patient_until, time.monotonic() + patience)
         self._hurry.set()

@@ -66,7 +66,7 @@ def read_between(
         logs: of the job: for each, who has it and under which name.
         start: the events after it.
         end: the events up to it.
-        segments, scopes: see `TrackerClient.list_events`.
+        segments, scopes: which events are read, as by `TrackerClient.list_events`; empty: all.
         ordered: whether ends wait for the other logs, as in jobs with ordering ``"global"``.
 
     Returns:

@@ -30,7 +30,7 @@ class Completed(NamedTuple):
         scope: of the substreams; empty if the source has none.
         name: of a substream; or ``"start/end"``, of windows that follow each other.
         since: the start of these windows; None: it is no window.
-        up_to: their end.
+        up_to: the end of the last of these windows; None: it is no window.
     """
 
     scope: str
@@ -113,7 +113,7 @@ def complete(table: Any, scope: str, window: str | Sequence[datetime]) -> bool:
     """Return whether a table has all results of a substream, or of all windows in a stretch of time.
 
     Args:
-        table: as for `completeness`.
+        table: a table of Delta or Iceberg, as for `completeness`.
         scope: the text of the scope; empty if the source has none.
         window: the name of the substream; or start and end, as in the column ``window`` of a collected row.
 

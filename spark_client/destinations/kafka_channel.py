@@ -101,7 +101,7 @@ class KafkaChannel(JsonChannel):
         """Return this channel, whose rows a service sends: `tracker.kafka.Producer`.
 
         Args:
-            spark: the session.
+            spark: the session in which the channel is read.
             columns: of the JSON that the service sends as values; times are in UTC with microseconds.
             scope: the column that names the scope, if the service gives one.
             window: the windows of a time, which the service gives the end of: ``("at", "1 hour")``.

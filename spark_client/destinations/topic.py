@@ -20,7 +20,7 @@ class Topic:
 
     Args:
         topic: that has to be there.
-        servers: the brokers' addresses.
+        servers: the brokers' addresses, ``host:port,host:port``.
         key: the columns that name a result for ever: of a release the scope, ``window`` (or the substream's column) and
             the keys.
         options: of Spark's Kafka sink.

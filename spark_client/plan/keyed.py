@@ -31,7 +31,7 @@ class SubstreamKey(NamedTuple):
         name: of the substream, as text; of a window its ISO 8601 interval.
         start: of the window, in UTC, or without a zone over a ``timestamp_ntz``; None: the substream is no window, or
             begins beyond the years 1 to 9999.
-        end: likewise.
+        end: the window's end, in the same form.
     """
 
     scope: str
@@ -94,7 +94,7 @@ class SubstreamProcessor(ABC):
         """Take rows of a substream in.
 
         Args:
-            key: the substream.
+            key: scope, name and times of the substream.
             rows: its rows of a batch, in no order, each once. The first rows of a substream come with its next ones, or
                 just before its end: until then it is not certain that they are not late.
             timerValues: as Spark gives it.
@@ -111,7 +111,7 @@ class SubstreamProcessor(ABC):
         Called once for each substream of which a row was taken in.
 
         Args:
-            key: the substream.
+            key: scope, name and times of the substream.
             end: how it has ended.
 
         Returns:
@@ -129,7 +129,7 @@ class KeyedPlan:
 
     Attributes:
         stream: whose rows it is made of.
-        processor: the user's.
+        processor: the user's object, which tasks call.
         made: the schema of what the processor makes.
         rows: the schema of the rows that it takes.
     """

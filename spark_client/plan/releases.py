@@ -34,7 +34,7 @@ class FinishedGroup(NamedTuple):
         name: of the substream, as text; of a window its ISO 8601 interval.
         start: of the window, in UTC, or without a zone over a ``timestamp_ntz``; None: the substream is no window, or
             begins beyond the years 1 to 9999.
-        end: likewise.
+        end: the window's end, in the same form.
         keys: the values of the release's keys.
     """
 

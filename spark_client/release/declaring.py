@@ -42,7 +42,8 @@ def declare(
     """Resolve a release as a user declares it against the rows it is for.
 
     Args:
-        keys, aggs, columns, revisions, completeness, on_overflow, early: as for `Tracking.release`.
+        keys, aggs, columns, revisions, completeness, on_overflow, early: the user's own arguments of
+            `Tracking.release`.
 
     Raises:
         UsageError: a column is not there, an aggregate cannot be merged from parts, a name is taken.

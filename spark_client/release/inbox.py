@@ -357,7 +357,7 @@ def has_begun(notes: Folder, before: Folder, batch: int) -> bool:
     """Return whether a query has begun to act for a batch: its results may be out.
 
     Args:
-        notes: the inbox's.
+        notes: the folder of the inbox, a file for each note.
         before: notes that version 0.2 has left.
     """
     newest = max((name for name in notes.names() if _NOTE.fullmatch(name)), default=None)
@@ -372,7 +372,7 @@ def write_note(notes: Folder, acts: int, epoch: int, place: Place) -> None:
     """Write the note of a batch whose state comes from elsewhere: it has acted on nothing here.
 
     Args:
-        notes: the inbox's.
+        notes: the folder of the inbox, a file for each note.
         acts: of which that state is the outcome.
         epoch: the batch after which that state was published.
         place: up to which that state has taken the events.

@@ -53,7 +53,7 @@ def ledger(
     """Add up what became of every row of each substream that has ended.
 
     Args:
-        spark: the session.
+        spark: the session that reads receipts and tables.
         receipts: the directory that `receipts(…)` of the job's releases has filled; or its rows, as a DataFrame with
             the columns of `RECEIPT_SCHEMA`, if they are in a database.
         late: the tables of late rows of the job's queries: ``tracker/late`` in each checkpoint, or its ``late_path``.

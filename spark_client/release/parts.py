@@ -101,7 +101,7 @@ def joined(parts: Sequence[Part], name: str, files: Sequence[str] = ()) -> Part:
     """Return what one part is that takes the place of several: of what lives in them.
 
     Args:
-        files: of that part.
+        files: the names of that part's files; none: all of its directory.
     """
     live: dict[Substream, RowTally] = {}
     batches: dict[int, Batch] = {}

@@ -117,7 +117,7 @@ class Quarantine:
         """Put rows into the table, which this query takes for good; none, if a step has dropped all of them.
 
         Args:
-            kind: as in `LATE_SCHEMA`.
+            kind: the rows' value of ``kind`` in `LATE_SCHEMA`.
 
         Raises:
             UsageError: the table is another query's.
@@ -182,7 +182,7 @@ class Quarantine:
         """Set rows aside that a channel would take for copies of others.
 
         Args:
-            rows: with `_tracker`.
+            rows: a DataFrame with the column ``_tracker``.
         """
         of = F.col(TRACKER)
         data = F.to_json(F.struct(*[named(name) for name in rows.columns if name != TRACKER]))

@@ -161,7 +161,7 @@ class PartialState:
         """Return the rows of a written part as a dataset of Arrow.
 
         Args:
-            part: its URL.
+            part: the URL of its directory.
         """
         name = _name_of(part)
         return files(self._folder / name, names=self._written[name].files)

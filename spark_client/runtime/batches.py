@@ -32,10 +32,10 @@ class BatchInHand:
     """A batch of a tracked query.
 
     Attributes:
-        job: the query's.
-        segment: that it reads.
+        job: the name of the query's job.
+        segment: the name of the one that it reads.
         connected: that segment, those that lead there, and those that can be reached from it.
-        epoch: the batch's number.
+        epoch: the number of the batch in Spark's offset log, from 0.
     """
 
     job: str

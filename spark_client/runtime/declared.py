@@ -169,7 +169,7 @@ def releases_of(known: Mapping[str, Any] | None) -> list[str] | None:
     """Return the names of the releases that a query had when it wrote its checkpoint; None: it is new.
 
     Args:
-        known: its note.
+        known: the note in the query's checkpoint; None: there is none.
     """
     return None if known is None else list(known.get(_RELEASES, []))
 

@@ -66,7 +66,7 @@ class Definition:
         """Require that the job waits no longer for a scope, or a front, that is silent while others go on.
 
         Args:
-            rule: ``scope_idle_after`` or ``front_idle_after``.
+            rule: the rule of the job's spec, ``scope_idle_after`` or ``front_idle_after``.
             silence: after which it is not waited for.
             front: which asks for it, for messages.
 

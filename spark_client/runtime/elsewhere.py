@@ -51,7 +51,7 @@ class QueryElsewhere:
     """A query whose batches are processed on the server.
 
     Args:
-        client: of the job.
+        client: reaches the trackers of the job.
         deployment: of the job that it belongs to.
         session: of the query, which its process shares: what goes wrong there between two batches is told in it.
 

@@ -161,7 +161,7 @@ class Followed(Protocol):
         """Stop it, and close its run.
 
         Args:
-            patience: seconds.
+            patience: seconds for the calls that close the run.
         """
         ...
 

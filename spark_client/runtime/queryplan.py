@@ -24,9 +24,9 @@ class JobSettings:
     """Settings that the queries of one job share.
 
     Attributes:
-        job: its name.
-        trackers: where they are.
-        mode: who counts rows.
+        job: the name by which the trackers know the job.
+        trackers: the addresses of the job's trackers.
+        mode: who counts rows, ``"driver"`` or ``"executors"``.
         max_away: how long a query may be stopped while the tracker keeps its ends for it; None: 30 days.
         remember: how long the tracker remembers names that have ended; None: as long as there is the job.
         outbox: whether reports are kept in the checkpoint while the tracker is away.
@@ -45,7 +45,7 @@ class QueryPlan:
     """A query whose batches this package processes.
 
     Attributes:
-        stream: that it reads.
+        stream: the source or channel that it reads, with its segment.
         release: what it releases of it; None: it passes the rows on.
         destination: where its rows go.
         late: where the table of what came late is.

@@ -137,7 +137,7 @@ class Quiesce:
     """One attempt to bring a job, or a query of it, to rest. Another one can follow it if it fails or is stopped.
 
     Attributes:
-        goal: what for.
+        goal: the rest that is wanted: a drain, a hand-over or a pause.
         state: how far it is.
         ended: set when it has come to an end, whichever.
         failure: why it could not go on.

@@ -59,7 +59,7 @@ class ShadowedJob:
         """Note batches in a thread of its own, and once more at the end.
 
         Args:
-            every: so many seconds.
+            every: seconds between two looks at the checkpoint.
         """
         ended = threading.Event()
 

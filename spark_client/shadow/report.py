@@ -27,7 +27,7 @@ def shadow_report(
     """Compare a job on Spark's watermark with what really ended, window by window.
 
     Args:
-        spark: the session.
+        spark: the session that reads receipts and tables.
         job: the query on the watermark, whose batches have been noted.
         receipts: of the release that has counted the same source beside it.
         result: what the job has written, as ``scope``, ``end_time`` of the window and ``rows``, its ``count(*)``.

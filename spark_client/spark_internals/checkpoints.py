@@ -54,7 +54,7 @@ class Batch:
     Attributes:
         at: when it was planned, in microseconds since the epoch.
         since: the sources' offsets before it, as Spark writes them: one line a source.
-        until: those after it.
+        until: the sources' offsets after it, in the same form.
     """
 
     at: int | None = None

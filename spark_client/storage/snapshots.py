@@ -75,7 +75,7 @@ class Stored:
     """A complete snapshot.
 
     Attributes:
-        name: of its directory.
+        name: its directory's, which has its number.
         manifest: what its writer tells of it; ``files`` has each file's size and checksum.
     """
 

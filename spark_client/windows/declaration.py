@@ -68,7 +68,7 @@ class Declaration:
         """Return the conditions for the rows.
 
         Args:
-            on_bad_rows: ``"fail"`` or ``"quarantine"``.
+            on_bad_rows: what a row that breaks one does: ``"fail"``, or go into ``"quarantine"``.
 
         Raises:
             UsageError: `on_bad_rows` is neither.

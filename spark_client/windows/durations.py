@@ -53,7 +53,7 @@ def microseconds(spark: SparkSession, duration: Duration, what: str) -> int:
     """Return a fixed length of time in microseconds; it may be zero or negative.
 
     Args:
-        duration: as for `length`.
+        duration: an interval in Spark's words, or a timedelta, as for `length`.
 
     Raises:
         UsageError: Spark does not parse it as an interval, or it has months or years, whose lengths vary.

@@ -25,7 +25,7 @@ class Fixed(Windows):
     """Windows of a fixed length: their key is the end, since that has the start in it.
 
     Attributes:
-        length: in microseconds.
+        length: from the start of a window to its end, in microseconds.
         offset: at which windows begin, in microseconds after the epoch.
 
     >>> day = Fixed(86_400_000_000)

@@ -25,8 +25,8 @@ class Sliding(Length):
     """The length of windows that overlap, as `sliding` makes it.
 
     Attributes:
-        length: of a window.
-        every: how much later the next one begins.
+        length: from the start of a window to its end, such as ``"1 hour"``.
+        every: from its start to that of the next window.
     """
 
     length: Duration

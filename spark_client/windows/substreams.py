@@ -465,7 +465,7 @@ class Substreams(ABC):
         """Return the rows that results would be made of if all that is kept ended now, without results that are out.
 
         Args:
-            kept: by part.
+            kept: of each open substream, the parts of the state that have rows of it.
             ended: of the tracker's substreams, those that have, where substreams are `shared`.
         """
         return {RowGroup(): kept}
