@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TrackingError(Exception):
-    """A tracked query cannot go on. The message says what happened and what to do."""
+    """A tracked query cannot go on. The message has what happened and what to do."""
 
 
 class UsageError(TrackingError, ValueError):

@@ -77,7 +77,7 @@ class Aggregate:
         made: makes the same of what a function makes of each value that it is over; None: it cannot.
         combined: what it is computed from, if that is other aggregates: a function of their results, and they.
         called: how a checkpoint calls it, if not as `native`.
-        from_value: the partial values of a result so far, where that tells them; None: it does not.
+        from_value: the partial values of a result so far, where they follow from that; None: they do not.
         legacy: `finish` where spark.sql.legacy.statisticalAggregate is on; None: it makes no difference.
     """
 

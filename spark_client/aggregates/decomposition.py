@@ -1,4 +1,4 @@
-"""Aggregates made of what a user wrote, for the types of the rows; or a refusal that says how to write it."""
+"""Aggregates made of what a user wrote, for the types of the rows; or a refusal that names a form that works."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _all(finish: _Merged) -> tuple[_Merged, bool]:
 
 
 def _sample(finish: _Merged) -> tuple[_Merged, bool]:
-    """Return a formula for two rows or more: of one it is null; or NaN, as before Spark 3.1, if the session says so."""
+    """Return a formula for two rows or more: of one, null; or NaN, as before Spark 3.1, if the session is set so."""
     return lambda m: F.when(m["n"] > 1, finish(m)), True
 
 

@@ -90,7 +90,7 @@ class Declarations:
                 until `finish`.
             on_bad_rows: what happens to rows that belong to no substream: their scope, time or name is null, or is
                 nothing that the tracker takes. ``"fail"``: the batch fails before anything of it is published, unless
-                a step of the stream drops them; the message says how many, why, and what to do. ``"quarantine"``:
+                a step of the stream drops them; the message has how many, why, and what to do. ``"quarantine"``:
                 they are set aside before any step, in the table that `late` reads, with the reason.
             counted: all rows are counted by substream before any step, as with `Schedule`: then the ledger has how
                 many rows entered the job, and how many of them steps have dropped.

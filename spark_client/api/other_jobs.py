@@ -89,7 +89,7 @@ def wait_for_results(results: ResultsOf, scope: str, name: str, *, timeout: floa
     Raises:
         UsageError: the call is in a batch of the same job, and the results may need that batch; or the receipts
             contradict each other.
-        TimeoutError: not in time; it says if the substream has ended otherwise than `accept` allows.
+        TimeoutError: not in time; with a note if the substream has ended otherwise than `accept` allows.
 
     >>> hourly = ResultsOf("/data/receipts", job="hourly", segment="orders")
     >>> wait_for_results(hourly, "berlin", "2026-03-01T00:00:00Z/2026-03-01T01:00:00Z", timeout=600)   # doctest: +SKIP

@@ -108,7 +108,7 @@ class Tracking:
             release what no front has promised; see `JobSpec`.
         remember: how long names of substreams that have ended are remembered where no front's promise does it, so that
             what comes of them later is late; None: as long as there is the job.
-        max_away: how long a query may be stopped while the tracker keeps its ends for it, whatever `retention` says;
+        max_away: how long a query may be stopped while the tracker keeps its ends for it, whatever `retention` is;
             None: 30 days. A release that comes back later asks the tracker for each substream of its state.
         credentials: the files of certificates and of the token, which the driver and the executors read; None: those
             that the driver's environment names (`tracker.client.Credentials.from_environment`).
@@ -335,7 +335,7 @@ class Tracking:
 
         Raises:
             UsageError: the query keeps nothing that could be reopened.
-            TrackingError: the tracker could not be told; it will be when the query starts, or with the next call.
+            TrackingError: the tracker could not be reached; it learns when the query starts, or with the next call.
 
         >>> tracking.reopen("/cp/2", scope="JFK", end_time=datetime(2026, 3, 2, tzinfo=UTC))    # doctest: +SKIP
         """
@@ -423,7 +423,7 @@ class Tracking:
             timeout: seconds to wait for the end; None: as long as it takes.
 
         Raises:
-            TimeoutError: it is not over in that time, and goes on. The message says what is missing.
+            TimeoutError: it is not over in that time, and goes on. The message names what is missing.
             TrackingError: a query has failed.
         """
         self._ask_for(DrainMode.FINISH, timeout)
@@ -439,7 +439,7 @@ class Tracking:
             timeout: seconds to wait for the end; None: as long as it takes.
 
         Raises:
-            TimeoutError: it is not over in that time, and goes on. The message says what is missing.
+            TimeoutError: it is not over in that time, and goes on. The message names what is missing.
             TrackingError: a query has failed, or the tracker refuses: the job is being drained already.
 
         >>> tracking.hand_over(timeout=600)                                                    # doctest: +SKIP

@@ -215,7 +215,7 @@ class Snapshot:
         """Return what a release kept: a row for each substream and key of a part of it.
 
         The columns are those of the results. An aggregate of which several values are kept is a struct of them (a
-        mean: the sum and the count). `_substream` tells whose part a row is.
+        mean: the sum and the count). `_substream` is the one whose part a row is.
 
         Args:
             spark: the session that reads the copies.

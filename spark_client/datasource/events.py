@@ -1,4 +1,4 @@
-"""``spark.readStream.format("tracker")`` and ``spark.read.format("tracker")``: what the tracker says, as rows.
+"""``spark.readStream.format("tracker")`` and ``spark.read.format("tracker")``: the tracker's events, as rows.
 
 As a stream: a job's events. Offsets are the log's id and the event's number in it, so Spark's own checkpoint makes them
 exactly-once: a batch that is replayed reads the same range again. As a batch: the events of a range, or the substreams

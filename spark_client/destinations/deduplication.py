@@ -1,6 +1,6 @@
 """Receipt of each row once from a channel that delivers at least once.
 
-Copies of a row carry the same label. To know them apart for ever would take all labels for ever; so each row also says
+Copies of a row carry the same label. To know them apart for ever would take all labels; so each row also carries
 which of its sender's epochs it belongs to, and of how many rows, with which XOR of labels, that epoch consists. While
 an epoch is incomplete its labels are kept. Once all of it is here, whatever else comes of it is a copy: one number for
 each sender says so, and the labels go. In the ordinary case an epoch comes whole and once, its count and XOR fit, and
@@ -28,7 +28,7 @@ from spark_client.storage.directories import parquet_of
 from spark_client.storage.folder import Folder
 from spark_client.storage.versions import Versions
 
-#: The column that says what a record's epoch of the sender consists of: the JSON of a `Sending`, the same in all
+#: The column for what a record's epoch of the sender consists of: the JSON of a `Sending`, the same in all
 #: records of the epoch, so that it is read once and not once a record.
 SENDING: Final = "_tracker_sending"
 

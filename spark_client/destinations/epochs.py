@@ -1,7 +1,7 @@
 """A stream of the epochs that senders have published in a channel.
 
-A channel that keeps whole epochs, each under its sender and number, is read in two steps: this source says which epochs
-a batch has, in offsets that Spark's checkpoint keeps; the channel reads their rows. Nothing here reads or counts rows.
+A channel that keeps whole epochs, each under its sender and number, is read in two steps: this source gives the epochs
+of a batch, in offsets that Spark's checkpoint keeps; the channel reads their rows. Nothing here reads or counts rows.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class _Reads:
             for name in batch.column(0).to_pylist():
                 path = self.folder.path
                 file = path / name if path is not None else pa.BufferReader(self.folder.content(name))
-                # Spark writes Parquet's oldest form of timestamps, unless told otherwise.
+                # Spark writes Parquet's oldest form of timestamps, unless it is set otherwise.
                 with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
                     for rows in opened.iter_batches(_AT_ONCE):
                         yield self._conformed(rows)

@@ -164,7 +164,7 @@ class Tables:
     Args:
         connect: makes a DB-API 2 connection that is not in autocommit mode; with `shard`, of the shard it is given.
         tables: `Table`, or the name of a table that rows are added to.
-        shard: the column that says which database a row belongs to. An epoch is then one transaction for each shard it
+        shard: the column for the database that a row belongs to. An epoch is then one transaction for each shard it
             has rows for, and a replay writes to those that were not yet done.
         epochs: the table of epochs (`epochs_table`). None: there is none, and each table needs a key.
         placeholder: how the driver writes a parameter: ``%s``, or ``?`` as sqlite3 does.

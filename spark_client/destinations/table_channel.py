@@ -224,7 +224,7 @@ class _Entered(EpochStore):
 
 @dataclass(frozen=True)
 class _Sends:
-    """In executors: writes a partition's rows, and says in which pieces."""
+    """Writer in executors: puts a partition's rows into the table, and returns in which pieces."""
 
     store: Store
     sender: str

@@ -40,7 +40,7 @@ def child_label(parent: Column, segment: str, ordinal: Sequence[Column] = ()) ->
     """Return the label of what a row gives rise to on another segment.
 
     Args:
-        ordinal: what tells siblings apart, if a parent can have several: the same whenever they are made again.
+        ordinal: distinguishes siblings, if a parent can have several: the same whenever they are made again.
     """
     return _never_zero(F.xxhash64(parent, F.lit(segment), *ordinal, *_nulls(ordinal)))
 

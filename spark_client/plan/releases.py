@@ -20,9 +20,9 @@ from spark_client.windows.substreams import COMPLETENESS, Substreams
 FunctionKind: TypeAlias = Literal["rows", "pandas", "arrow"]
 OnOverflow: TypeAlias = Literal["fail", "null"]
 
-REVISION: Final = "revision"  #: the results' column that tells their revision
-FINAL: Final = "final"  #: the results' column that tells final ones from early ones
-KEY_FORMS: Final = "key expressions"  #: the aspect that tells how keys, and columns that are kept, are computed
+REVISION: Final = "revision"  #: the results' column of their revision
+FINAL: Final = "final"  #: the results' column by which final ones differ from early ones
+KEY_FORMS: Final = "key expressions"  #: the aspect of how keys, and columns that are kept, are computed
 AS_OF: Final = "as_of"  #: the results' column with the last batch whose rows may be in them
 
 
@@ -110,7 +110,7 @@ class ReleasePlan:
         keys: the names of the further columns to group by.
         part_schema: of the partial rows that its state is made of.
         revisions: whether what comes after a substream's end can be reopened.
-        completeness: whether results have a column that tells what of their substream they are of.
+        completeness: whether results have a column of the part of their substream that they are of.
         on_overflow: what a sum or mean becomes that does not fit its type.
         kept: the columns of rows that are kept as they are, by name; then there are no measures.
         function: what makes the results of these, or of the aggregates; None: they are the results.

@@ -23,7 +23,7 @@ def placed(plan: ReleasePlan, known: Mapping[str, Any] | None) -> ReleasePlan:
 
     Args:
         plan: the release, as it was declared.
-        known: what the checkpoint tells of the query that wrote it; None: it is new.
+        known: the checkpoint's note of the query that wrote it; None: the query is new.
     """
     numbers = {} if known is None else part_numbers(known)
     columns: dict[str, str] = {}  # where each was, and is now

@@ -20,7 +20,7 @@ from spark_client.plan.releases import Measure, ReleasePlan
 from spark_client.plan.state_layout import part_numbers
 from spark_client.windows.substreams import Substreams
 
-SUBSTREAM: Final = "_substream"  #: the column that tells whose part a row is: a struct of the scope and the key
+SUBSTREAM: Final = "_substream"  #: the column of the substream whose part a row is: a struct of the scope and the key
 
 
 def exported(partials: DataFrame, shape: Mapping[str, Any], rule: Substreams) -> DataFrame:
@@ -28,7 +28,7 @@ def exported(partials: DataFrame, shape: Mapping[str, Any], rule: Substreams) ->
 
     Args:
         partials: with ``_scope``, ``_key``, the keys and the columns of all parts.
-        shape: of the release that has made them, as its checkpoint tells.
+        shape: of the release that has made them, from its checkpoint.
         rule: how rows fell into its substreams.
     """
     numbers = part_numbers(shape)

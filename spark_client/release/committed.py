@@ -39,8 +39,8 @@ class CommittedState:
     Attributes:
         folder: that has the parts.
         epoch: the batch that has left it; -1: none was committed yet.
-        fields: what its version tells beside the parts; empty: there is no version yet.
-        query: what its query is, as the checkpoint tells.
+        fields: what its version has beside the parts; empty: there is no version yet.
+        query: what its query is, from the checkpoint.
     """
 
     folder: Folder

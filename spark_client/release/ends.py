@@ -135,7 +135,7 @@ class Ends(ABC):
         return before
 
     def _missed(self, events: Iterable[Event], query: str) -> set[tuple[str, str]]:
-        """Return what ended before the last batch that the tracker was told of took effect: scope and name.
+        """Return what ended before the last reported batch took effect: scope and name.
 
         Late rows are announced batch by batch. Earlier batches were committed before earlier events were read, so it is
         the last one that is meant. Nothing is counted: steps may have dropped rows on the way.

@@ -212,11 +212,11 @@ class Inbox:
         return has_begun(self._folder, self._before, batch)
 
     def committed(self, epoch: int, at_once: bool = False) -> None:
-        """Let go of what was acted on up to here. To be called again and again: the tracker is told now and then.
+        """Let go of what was acted on up to here. To be called often: the tracker gets an acknowledgement now and then.
 
         Args:
             epoch: the last batch that Spark has committed; what was done between two batches is published.
-            at_once: whether the tracker is told in any case.
+            at_once: acknowledge in any case.
         """
         with self._lock:
             subscription, taken, now = self._subscription, self._taken, time.monotonic()
@@ -311,7 +311,7 @@ class Inbox:
         return kept
 
     def _counts(self, kept: Sequence[Substream], elements: int | None, settled: int) -> tuple[int, bool]:
-        """Return how many elements it had; and whether the rows of it in the last batch that the tracker was told of
+        """Return how many elements it had; and whether the rows of it in the last batch that was reported
         came too late, as far as counts tell."""
         state = self._state
         parts = [(substream, *part) for substream in kept for part in state.of(substream) if part[0] <= settled]

@@ -67,7 +67,7 @@ def with_ends(plan: KeyedPlan, rows: DataFrame, events: DataFrame) -> DataFrame:
             T.StructField(LATE, plan.rows),
         ]
     )
-    # Without timers and times to live, as no clock says that nothing more comes.
+    # Without timers and times to live, as no clock shows that nothing more comes.
     return taken.unionByName(announced).groupBy(SCOPE, KEY).transformWithState(_Tracked(plan), schema, "Append", "None")
 
 

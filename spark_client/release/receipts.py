@@ -1,6 +1,6 @@
 """Receipts: one row for each substream that has ended on a release's segment, in a table of the user's.
 
-A receipt says what the tracker counted, what the release took in, from which batches and offsets, and what it made of
+A receipt has what the tracker counted, what the release took in, from which batches and offsets, and what it made of
 it, so that all of it can be checked against source and sink. It is written once, after the results and with the same
 epoch. This module must never look at rows.
 """

@@ -59,7 +59,7 @@ class Upgrade:
         """Refuse what no mapping can bring about, and what needs one.
 
         Args:
-            entry: what a snapshot tells of the query.
+            entry: the snapshot's entry of the query.
 
         Raises:
             UsageError: what has changed is named.
@@ -105,7 +105,7 @@ def build(
 
     Args:
         fetched: what `state_export.export` has written, where the driver and the executors can read and write.
-        entry: what it has told of it.
+        entry: the snapshot's entry of that query.
         target: the checkpoint, which is made.
         moved: moves what the tracker has open, if windows are cut otherwise; gives the place in its events after that.
 

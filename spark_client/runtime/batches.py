@@ -152,7 +152,7 @@ class BatchQuery(FunctionQuery):
                 if away:
                     self.run.settle()
                 released = self._release()
-                if away:  # each batch is told alone: what the tracker announces next is about that batch
+                if away:  # each batch is reported alone: what the tracker announces next is about that batch
                     self.run.deliver_next()
             except Exception as error:
                 if is_away(error):
@@ -178,7 +178,7 @@ class BatchQuery(FunctionQuery):
         if not self._bounded:
             return
         if self.run.away:
-            self._release_all()  # nothing more is promised before the tracker has been told all
+            self._release_all()  # nothing more is promised before all has been reported
         if self.gate.is_open and not self.stopped:
             for front in self.fronts:
                 front.ran()

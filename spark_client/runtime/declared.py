@@ -23,7 +23,7 @@ from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substreams
 
-ZONE: Final = "spark.sql.session.timeZone"  #: the aspect that says by which zone rows fall into substreams
+ZONE: Final = "spark.sql.session.timeZone"  #: the aspect of the zone by which rows fall into substreams
 
 
 def placed_as_noted(plan: QueryPlan) -> QueryPlan:
@@ -100,7 +100,7 @@ def described(job: str, stream: Stream, release: ReleasePlan | None) -> dict[str
 def checked(
     checkpoint: Folder, name: str, now: Mapping[str, object], kept: int, interrupted: int | None
 ) -> Mapping[str, object]:
-    """Compare a query, or one of its releases, with what its checkpoint says it was.
+    """Compare a query, or one of its releases, with what it was by its checkpoint.
 
     While its state holds something, aggregates may be renamed, moved or left out, but none may be new: what is open
     holds no part of it.
@@ -264,7 +264,7 @@ def _instead(known: Mapping[str, object], now: Mapping[str, object]) -> str:
 
 
 _RELEASES: Final = "releases"  #: the aspect that names the releases of a query that has several
-_FORMS: Final = "expressions"  #: the aspect that tells how the source computes its substreams
+_FORMS: Final = "expressions"  #: the aspect of how the source computes its substreams
 _SHAPES = (_RELEASES, "keys", "aggregates", "parts", KEY_FORMS, _FORMS, DEDUPLICATES)
 #: Fields that notes of earlier versions lack, with the values that held then.
 _ADDED: Final[Mapping[str, Mapping[str, object]]] = {"substreams": {"time": "timestamp", "zone": None}}

@@ -53,7 +53,7 @@ class QueryElsewhere:
     Args:
         client: reaches the trackers of the job.
         deployment: of the job that it belongs to.
-        session: of the query, which its process shares: what goes wrong there between two batches is told in it.
+        session: of the query, which its process shares: what goes wrong there between two batches is a setting of it.
 
     Attributes:
         query: as Spark has started it; None: it has not.

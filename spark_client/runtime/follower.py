@@ -314,7 +314,7 @@ class Follower:
         """
         with self._asking:
             if self.query.run.away:
-                return  # first the tracker is told of all that was committed
+                return  # first all that was committed is reported
             mode, former = self.query.run.drains(), self.rest
             self._cancelled |= mode is None
             if mode is None:

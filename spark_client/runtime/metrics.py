@@ -138,7 +138,7 @@ class Watched(Protocol):
 
     @property
     def kept(self) -> int:
-        """Return of how many batches a tracker that is away has not been told."""
+        """Return how many batches have not been reported to a tracker that is away."""
         ...
 
 

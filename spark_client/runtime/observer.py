@@ -1,6 +1,6 @@
 """An observer: it reads again what another query has committed, and changes nothing of that query.
 
-Spark tells in a query's checkpoint up to where each batch has read a source, and that the batch is committed. The
+A query's checkpoint records up to where each batch has read a source, and that the batch is committed. The
 observer's own checkpoint is one of Spark's, too, in which it plans each batch itself: from where it has come to where
 the other query has. Spark then runs that batch, and no other. So a source is read as Spark reads it, whatever it is,
 and all that a tracked query does about restarts, promises and drains is done here as well.

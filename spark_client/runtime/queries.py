@@ -154,7 +154,7 @@ class TrackedQuery:
 
     @property
     def kept(self) -> int:
-        """Return how many of its batches the tracker has not been told of."""
+        """Return how many of its batches have not been reported to the tracker."""
         return 0 if self._run is None else len(self._run.outbox)
 
     @property
@@ -486,7 +486,7 @@ class NativeQuery(TrackedQuery):
             return
         newest = self.query.lastProgress
         if newest is None or not self._owes(newest["batchId"]):
-            return  # Spark tells of a batch a little after its commit
+            return  # Spark's event comes a little after a batch's commit
         alone = newest["batchId"] == last and (self._last_promised == last - 1 or run.resume_epoch == last)
         for progress in [newest] if alone else self.query.recentProgress:  # which are up to a hundred
             epoch = progress["batchId"]

@@ -37,7 +37,7 @@ class Running:
     """The queries that one `Tracking` has started.
 
     Args:
-        graph: of the job, which tells what queries of this application are to read.
+        graph: of the job, from which follows what queries of this application are to read.
     """
 
     def __init__(self, client: JobClient, job: str, deployment: str, graph: JobGraph) -> None:
@@ -68,7 +68,7 @@ class Running:
 
     @property
     def kept(self) -> int:
-        """Return of how many batches a tracker that is away has not been told."""
+        """Return how many batches have not been reported to a tracker that is away."""
         return sum(query.kept for query in self.queries)
 
     @property

@@ -183,7 +183,7 @@ class PlannedQuery:
 
 
 class ServedQuery:
-    """Spark's query, as the process of its batches sees it: it runs until the process is told to end.
+    """Spark's query, as the process of its batches sees it: it runs until the process is asked to end.
 
     Args:
         query: as the process's session has it.

@@ -244,7 +244,7 @@ def lines_of(checkpoint: Folder, log: str) -> list[str]:
 
 # Relies on ``FileStreamSourceLog``: ``sources/S/N`` has, after the version, a line of JSON for each file of a batch,
 # and ``sources/S/N.compact`` one for each file up to there. ``path`` is a URI, ``batchId`` is what the source's
-# offset counts (``{"logOffset": N}``), and ``timestamp`` tells, in milliseconds, when the file had changed last when
+# offset counts (``{"logOffset": N}``), and ``timestamp`` is, in milliseconds, when the file had changed last when
 # Spark found it. Spark reads a file once: a later one of its name is never read. Fails open: a file that is not found
 # there belongs to no batch, and is not known to be replaced.
 #

@@ -119,7 +119,7 @@ def parquet(rows: DataFrame) -> Filling:
 
 @dataclass(frozen=True)
 class _Puts:
-    """In executors: writes a partition's rows into a folder, and tells the names of the files."""
+    """Writer in executors: puts a partition's rows into a folder, and returns the names of the files."""
 
     folder: Folder
 

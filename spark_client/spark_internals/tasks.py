@@ -2,7 +2,7 @@
 
 Relies on properties that Spark sets for a streaming query's jobs (``StreamExecution``, ``MicroBatchExecution``):
 ``sql.streaming.queryId``, ``streaming.sql.batchId``, and the group of the jobs, which is called as the run.
-Fails closed: a task that is not told its batch must not report. Since Spark 4.0.
+Fails closed: a task that does not get its batch must not report. Since Spark 4.0.
 """
 
 from __future__ import annotations

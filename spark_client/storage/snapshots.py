@@ -76,7 +76,7 @@ class Stored:
 
     Attributes:
         name: its directory's, which has its number.
-        manifest: what its writer tells of it; ``files`` has each file's size and checksum.
+        manifest: its writer's description; ``files`` has each file's size and checksum.
     """
 
     place: Place
@@ -146,7 +146,7 @@ def write(place: Place, local: Path, manifest: Mapping[str, Any]) -> Stored:
     """Write a snapshot. If that fails, there is none.
 
     Args:
-        manifest: what is to be told of it.
+        manifest: its description.
     """
     name = f"snapshot-{max(map(_number, place.snapshots()), default=0) + 1:06d}-{uuid.uuid4().hex[:8]}"
     files = {}

@@ -197,7 +197,7 @@ def _read(read: Callable[..., EventPage], after: int, up_to: int | None) -> tupl
 def _subscribed(
     subscribe: Callable[..., Subscription], after: int, unsubscribe: Callable[[], None]
 ) -> tuple[Subscription, bool]:
-    """Subscribe to one log; tells whether events after the place were dropped."""
+    """Subscribe to one log; return whether events after the place were dropped."""
     try:
         return subscribe(after_seq=after), False
     except TrackerError as error:

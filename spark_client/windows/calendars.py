@@ -225,7 +225,7 @@ class CalendarWindows(Windows):
             bounds = {name: [*map(eventtime.micros_in, name.split("/"))] for name in names}
         except ValueError:
             return {*names}
-        if self.zoned:  # there is no zone: what can be told is how long a window is
+        if self.zoned:  # there is no zone: what is known is how long a window is
             return {name for name, (start, end) in bounds.items() if not self.calendar.may_have(end - start)}
         assert spark is not None
         starts = spark.createDataFrame([(start,) for start, _ in bounds.values()], "start long")

@@ -119,7 +119,7 @@ class Length(ABC):
 def zone_of(df: DataFrame, by_date: bool, *columns: ColumnOrName | None) -> str | None:
     """Return the session's time zone, if it may decide where rows belong.
 
-    It does for a date, which begins when its zone says; and it may for an expression, which may format or parse times.
+    It does for a date, which begins by its zone; and it may for an expression, which may format or parse times.
     """
     by_expression = not all(is_plain(df, value) for value in columns if value is not None)
     return session_zone(df) if by_date or by_expression else None

@@ -4,9 +4,9 @@
 kind is in there. `Windows` is the base of windows of time: a new kind of them has to give the bounds of the window that
 a time falls into, and how far these may lie away.
 
-Tracked rows carry one struct column, ``_tracker``, with `scope`, `name`, `end` and `label`. A *key* tells substreams of
-one scope apart: it is the struct's `name` or its `end`. A *plain* key is the text, or the end in microseconds: outside
-of Spark, and in JSON. Everything here is native column arithmetic; names of windows are only written out for the few
+Tracked rows carry one struct column, ``_tracker``, with `scope`, `name`, `end` and `label`. A *key* distinguishes
+those of one scope: it is the struct's `name` or its `end`. A *plain* key is the text, or the end in microseconds:
+outside of Spark, and in JSON. Everything here is native column arithmetic; names of windows are only written out for the few
 substreams of a batch, on the driver. This module must never look at data.
 """
 
@@ -170,7 +170,7 @@ class Substreams(ABC):
         zone: the session's time zone, if it decides where rows belong; None: it does not.
         marker: the field of a description by which a kind is known again; each kind has its own.
         called: the substreams of this kind, in messages.
-        key_field: the field of `_tracker` that tells substreams of a scope apart.
+        key_field: the field of `_tracker` that distinguishes substreams of a scope.
         plain_type: the type of a plain key, as DDL.
         shared: whether the tracker knows each row as an element of several substreams, see `tracked_as`: what is late
             for one of them is late for all, and rows are kept by what all of them have in common.
@@ -252,7 +252,7 @@ class Substreams(ABC):
 
     @property
     def copy(self) -> list[Column]:
-        """The column that tells the copies of a row apart, until they are tracked; none: there are none."""
+        """The column that distinguishes the copies of a row, until they are tracked; none: there are none."""
         return []
 
     def derives(self, kind: T.DataType) -> bool:  # noqa: ARG002

@@ -6,7 +6,7 @@ A backup is a header that people can read, its checksum, and the state:
     SHA-256 of the line above
     the state's bytes, whose number and SHA-256 are in the header
 
-So `head -1 FILE` tells what a file is, and a file that was cut or changed anywhere is noticed.
+So `head -1 FILE` shows what a file is, and a file that was cut or changed anywhere is noticed.
 
 Its place is a file, a directory, or an object store, where a backup appears with its last part, or not at all.
 """

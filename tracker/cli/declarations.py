@@ -25,7 +25,7 @@ _SHARED: dict[Any, Callable[..., Any]] = {}
 
 
 class WrongUsageError(Exception):
-    """A command line in which each option is right, and which is wrong as a whole; the message tells what to do."""
+    """A command line in which each option is right, and which is wrong as a whole; the message names the remedy."""
 
 
 class CommandFailedError(Exception):

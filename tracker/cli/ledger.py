@@ -32,7 +32,7 @@ def ledger(
 ) -> int:
     """Add up what became of every row: released, given up, filtered, late, quarantined, or missing.
 
-    The exit status is 0 only if every substream adds up. Of others it tells the segment, and how many rows are missing
+    The exit status is 0 only if every substream adds up. Of others it prints the segment, and how many rows are missing
     there or too many.
     """
     from tracker.cli.receiptfiles import read_asides, read_receipts

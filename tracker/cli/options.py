@@ -61,7 +61,7 @@ Insecure = Annotated[
 
 @contextmanager
 def needs(command: str, extra: str) -> Iterator[None]:
-    """Import in the body what only this command needs: whoever lacks it is told what to install.
+    """Import in the body what only this command needs: whoever lacks it gets a message with what to install.
 
     Args:
         command: its name, such as ``serve``.

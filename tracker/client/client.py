@@ -125,7 +125,7 @@ class TrackerClient(JobCalls, EventCalls):
             ValueError: the client has several servers.
             TrackerError: ``NO_STANDBY``; ``PERMISSION_DENIED``: the client needs the scope ``admin`` and the pattern
                 ``*``.
-            TrackerUnavailable: no answer came. `server_info().instance` tells whether another server leads now.
+            TrackerUnavailable: no answer came. `server_info().instance` shows whether another server leads now.
         """
         calls = self._only("move_leader")
         return calls.once(lambda connection: connection.stubs.MoveLeader, tracker_pb2.MoveLeaderRequest()).to

@@ -29,7 +29,7 @@ ONE_LOOK_S: Final = 1.0  #: seconds that an answer gets at least, so that even a
 
 
 class WrongJobError(ValueError):
-    """The job cannot be waited for in this way; the message tells what to do."""
+    """The job cannot be waited for in this way; the message names the remedy."""
 
 
 class _Jobs(Protocol):

@@ -4,7 +4,7 @@ The core makes these values, the codec carries them, and callers read them. Time
 in fields ``…_ns``; for each of them a property gives the `datetime` (UTC) or `timedelta` that a program works with.
 
 The values of a job's shards become those of one job by rules: each field of a value that shards have carries its own,
-`field(metadata=SUM)`, so a field that is added says at once what becomes of it. `merged` refuses a value with a field
+`field(metadata=SUM)`, so a field that is added has its rule at once. `merged` refuses a value with a field
 that has none.
 
 A survey counts the waits of a job's open substreams over all of them, or looks for some among them. Nothing in
@@ -71,7 +71,7 @@ def _rule(rule: Callable[[Sequence[Any]], Any]) -> Rule:
     return {"merge": rule}
 
 
-FIRST: Final = _rule(lambda values: values[0])  #: all shards agree, or the first speaks for them
+FIRST: Final = _rule(lambda values: values[0])  #: all shards agree, or the first one's value counts
 FIRST_NAMED: Final = _rule(lambda names: next(filter(None, names), ""))
 SUM: Final = _rule(sum)
 MAX: Final = _rule(max)

@@ -336,7 +336,7 @@ def check_close(job: Job, command: CloseProducer) -> Producer:
 
 
 def fence_all(job: Job, stand_in: str) -> None:
-    """Fence every open run, since its reporter was told that what is lost had taken effect.
+    """Fence every open run, since its reporter got the answer that what is lost had taken effect.
 
     Args:
         stand_in: a run that nobody has. It takes the place of each, where a drain waits for runs, until the producer

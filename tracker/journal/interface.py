@@ -32,7 +32,8 @@ class Record(NamedTuple):
 class LeftOut:
     """A record that every recovery leaves out.
 
-    Its time tells it from a later record with its number, which a journal can have once the end of its log was lost.
+    Its time distinguishes it from a later record with its number, which a journal can have once the end of its log was
+    lost.
     """
 
     number: int

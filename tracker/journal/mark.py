@@ -39,7 +39,7 @@ _SIZE = 4096
 
 
 def system_run() -> bytes:
-    """Return what tells a run of this machine's system from each other one; empty: that cannot be found out."""
+    """Return what identifies a run of this machine's system; empty: that cannot be found out."""
     try:
         return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
     except (OSError, ValueError):

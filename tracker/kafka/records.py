@@ -126,7 +126,7 @@ class Copies:
 
     A sender brings each epoch to its end before it begins the next, and copies of an element share a partition. So an
     element of an epoch before its sender's newest one here is a copy, and so is one of the newest epoch with a label
-    that this epoch has had. The labels are in memory only: `since` says from where to read the partition again to
+    that this epoch has had. The labels are in memory only: `since` is where to read the partition from again to
     learn them.
 
     Args:

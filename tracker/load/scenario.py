@@ -23,7 +23,7 @@ _MOST_CLOSES: Final = 100_000  #: the most open substreams of a producer: so man
 
 
 class ScenarioError(ValueError):
-    """A scenario cannot be run; the message tells what to change."""
+    """A scenario cannot be run; the message names the change that helps."""
 
 
 @dataclass(frozen=True, slots=True)

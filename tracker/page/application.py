@@ -1,4 +1,4 @@
-"""The page's addresses: its files, what it reads as JSON, and what it is told as it happens."""
+"""The page's addresses: its files, what it reads as JSON, and what it gets as it happens."""
 
 from __future__ import annotations
 

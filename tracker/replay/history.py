@@ -25,7 +25,7 @@ NEVER: Final = 2**63 - 1  #: as the time of a release: not within the history
 
 
 class ReplayError(ValueError):
-    """A history that cannot be replayed, or a promise that is none; the message tells what to do."""
+    """A history that cannot be replayed, or a promise that is none; the message names the remedy."""
 
 
 @dataclass(frozen=True)

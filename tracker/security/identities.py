@@ -156,7 +156,7 @@ class Usage:
             raise
 
     async def hold(self, refused: Refused) -> None:
-        """Wait before a client is told that it is beyond a quota, if it is.
+        """Wait before a client that is beyond a quota is refused.
 
         A client that floods and does not obey the answer would be answered thousands of times a second, which costs all
         others more than its calls. Only a few answers of a client are held at a time.

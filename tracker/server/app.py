@@ -105,7 +105,7 @@ async def serve(options: Options) -> bool:
     Print ``listening on ADDRESS`` when ready.
 
     With `options.metrics`, a second line has ``metrics on http://HOST:PORT``. That address answers from the beginning:
-    while the journal is read, `/readyz` tells that the server is not ready yet.
+    while the journal is read, `/readyz` answers that the server is not ready yet.
 
     Raises:
         ValueError: `options.listen`, `options.metrics` or `options.journal` has a wrong form; the tokens file or the

@@ -40,7 +40,7 @@ StreamHandler: TypeAlias = Callable[[Context, Caller], AsyncIterator[bytes]]
 
 
 def refusal(error: Exception) -> Refused:
-    """Return what a caller is told about an error: the refusal itself, or that the server has a fault."""
+    """Return the answer to a caller for an error: the refusal itself, or that the server has a fault."""
     if isinstance(error, Refused):
         # Its frames hold the request, and gRPC keeps the error until the next garbage collection.
         error.__traceback__ = None
@@ -51,7 +51,7 @@ def refusal(error: Exception) -> Refused:
 
 
 async def abort(context: Context, error: Exception) -> NoReturn:
-    """End a call with what its caller is told about an error."""
+    """End a call with the answer for an error."""
     refused = refusal(error)
     await refuse(context, grpc.StatusCode[refused.code], refused.reason, str(refused), refused.retry_after)
 
@@ -133,7 +133,7 @@ class Calls:
         return self._audit.recording(caller.identity.name, caller.peer(), name, command)
 
     def refused(self, error: Exception) -> Refused:
-        """Return what a caller is told about an error, and count it."""
+        """Return the answer to a caller for an error, and count it."""
         refused = refusal(error)
         self.measures.refused(refused.reason)
         return refused

@@ -76,7 +76,7 @@ class Leadership:
             raise refused
 
     async def checked(self, error: Exception) -> Exception:
-        """Return what a caller is told in place of an error: this one, if it comes from the state of a leader."""
+        """Return the error that a caller gets in place of one: this one, if it comes from the state of a leader."""
         if isinstance(error, Refused) and error.code not in _NOT_OF_THE_STATE:
             try:
                 await self.confirm()

@@ -150,7 +150,7 @@ class ReplayableState:
         except Refused:
             pass  # the command was refused when it arrived, too
         except Exception:
-            # The program has a fault, which the command met when it arrived, too: its caller was told that the command
+            # The program has a fault, which the command met when it arrived, too: its caller learnt that the command
             # failed. If recovery stopped here, it would stop at every start.
             log.exception(
                 "a command failed again at recovery; it is skipped, and the others are carried out",

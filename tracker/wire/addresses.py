@@ -16,7 +16,7 @@ def host_and_port(address: str, use: str = "use HOST:PORT, such as 127.0.0.1:765
 
     Args:
         address: ``HOST:PORT``, where an IPv6 host is in brackets.
-        use: tells, for the message, which form is right here.
+        use: the form that is right here, for the message.
         least: the lowest port that is taken; 0 stands for any free one.
 
     Raises:

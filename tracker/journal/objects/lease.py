@@ -199,7 +199,7 @@ def _beat_name(claim: int) -> str:
 class Sign:
     """The sign of one standby, written again and again.
 
-    A store has no clock that all trackers share, so the age of an object tells nothing. A leader that looks for a
+    A store has no clock that all trackers share, so the age of an object means nothing. A leader that looks for a
     standby waits until a sign changes: who wrote it was alive a moment ago.
 
     Args:

@@ -276,7 +276,7 @@ class RedisJournal(ReplicatedJournal):
         return self._snapshots.write(self._log.term, number, state)
 
     def _look(self, acknowledged: int, top: Top) -> None:
-        """Find out what the end of the log tells: an idle tracker must notice, too, that it has lost the log."""
+        """Look at the end of the log: an idle tracker must notice, too, that it has lost the log."""
         # An accepted loss stays noted until the first entry after the claim, however long the recovery takes.
         if top.lost and not (self._accepts_loss and top.entry == f"{self._log.term}-0"):
             raise lost(self._keys, top.lost)

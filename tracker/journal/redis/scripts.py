@@ -150,7 +150,7 @@ return {claim, base, top[3] or '0', false, false, 1, false, top[7]}
 )
 
 #: Keys: log, top. Arguments: the entry, the entry before it, its last record, the number of records, checksum, content,
-#: whether a loss is accepted: then it is forgotten with the first entry, which tells that the log is another one.
+#: whether a loss is accepted: then it is forgotten with the first entry, which shows that the log is another one.
 #: An entry that is there already gets one more write, since the server counts replicas from a connection's last write.
 APPEND: Final = """
 local top = redis.call('HMGET', KEYS[2], 'id', 'lost', 'who')
