@@ -1,4 +1,4 @@
-"""A queue and two workers, tracked: the tracker says when a batch is done, whichever worker did what, and when.
+"""A queue and two workers, tracked: the tracker announces when a batch is done, whichever worker did what, and when.
 
 Start a tracker (`tracker serve`) and run `python examples/plain_pipeline.py [HOST:PORT]`.
 """

@@ -1,4 +1,4 @@
-"""A job on a watermark, left as it is, and a shadow that tells which of its windows closed too early, and by how much.
+"""A job on a watermark, left as it is, and a shadow that shows which of its windows closed too early, and by how much.
 
 Start a tracker (`tracker serve`), then run this in the clone: `python -m examples.shadow [HOST:PORT] [PICTURE.svg]`.
 """

@@ -1,4 +1,4 @@
-"""Punctuations: each instance of a vertex tells each instance of the next that a substream is over.
+"""Punctuations: each instance of a vertex sends each instance of the next word that a substream is over.
 
 A source passes a punctuation to the first vertex of its machine when it closes the substream. An instance of a vertex
 passes it on once it has come on every channel, to every instance of the next vertex. On one channel nothing overtakes a

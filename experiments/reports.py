@@ -185,7 +185,7 @@ class _Spoken:
 class _Promises:
     """Promises of sources, one row for each source and substream."""
 
-    key: I8  #: of the message that says it
+    key: I8  #: of the message that has it
     machine: I8
     at: F8  #: when that is sent
     substream: I8

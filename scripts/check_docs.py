@@ -1,4 +1,4 @@
-"""Check what the documentation says against what is there. Nothing is run here: `tests/docs` runs the programs.
+"""Check the documentation against what is there. Nothing is run here: `tests/docs` runs the programs.
 
 For every Markdown file of the project: relative links and their anchors resolve; Python blocks compile, and what they
 import from this project exists; the command lines of shell blocks are taken by the program that they call (`tracker`

@@ -32,7 +32,7 @@ SOURCES = {  # and whether they declare a service
     "substream/tracker/columns/v1/columns.proto": False,
 }
 
-#: Its stubs want grpcio 1.67.0 and protobuf 5.27.2 (its protoc is 27.2) or later; pyproject.toml says no less.
+#: Its stubs want grpcio 1.67.0 and protobuf 5.27.2 (its protoc is 27.2) or later; pyproject.toml asks for no less.
 COMPILER = "grpcio-tools==1.67.0"
 #: A wheel fits one Python, and machines may share a clone.
 COMPILER_HOME = ROOT / ".cache" / f"{COMPILER.replace('==', '-')}-{sys.implementation.cache_tag}-{os.uname().machine}"

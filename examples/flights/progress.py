@@ -1,4 +1,4 @@
-"""The line that says how far the replay is: rewritten in a terminal, now and then a new one elsewhere."""
+"""The line that shows how far the replay is: rewritten in a terminal, now and then a new one elsewhere."""
 
 from __future__ import annotations
 

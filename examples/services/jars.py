@@ -14,7 +14,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class MissingError(RuntimeError):
-    """Something that a service needs is not on this machine; the message says how to install it."""
+    """Something that a service needs is not on this machine; the message has how to install it."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""`python -m scripts.dashboards [--check]`: writes the dashboards, or tells which of them is not what the code gives.
+"""`python -m scripts.dashboards [--check]`: writes the dashboards, or prints which of them is not what the code gives.
 
 Exit status: 0 written, or all are up to date; 1 one is not.
 """

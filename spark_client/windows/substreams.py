@@ -6,8 +6,8 @@ a time falls into, and how far these may lie away.
 
 Tracked rows carry one struct column, ``_tracker``, with `scope`, `name`, `end` and `label`. A *key* distinguishes
 those of one scope: it is the struct's `name` or its `end`. A *plain* key is the text, or the end in microseconds:
-outside of Spark, and in JSON. Everything here is native column arithmetic; names of windows are only written out for the few
-substreams of a batch, on the driver. This module must never look at data.
+outside of Spark, and in JSON. Everything here is native column arithmetic; names of windows are only written out for
+the few substreams of a batch, on the driver. This module must never look at data.
 """
 
 from __future__ import annotations

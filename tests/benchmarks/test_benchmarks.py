@@ -1,4 +1,4 @@
-"""`python -m benchmarks` measures what it says, and judges nothing."""
+"""`python -m benchmarks` measures what it names, and judges nothing."""
 
 from __future__ import annotations
 

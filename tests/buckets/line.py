@@ -1,4 +1,4 @@
-"""A line to a store of objects that writes down what is asked, and breaks when it is told to."""
+"""A line to a store of objects that writes down what is asked, and breaks when it is meant to."""
 
 from __future__ import annotations
 

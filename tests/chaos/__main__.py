@@ -1,4 +1,4 @@
-"""The command: plays rounds and says what came of them."""
+"""The command: plays rounds and prints what came of them."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def drained(shape: Shape) -> bool:
 
 
 def main(path: Path) -> None:
-    """Run the job until it is told to stop, or fails."""
+    """Run the job until it is asked to stop, or fails."""
     shape = Shape.read(path / "shape.json")
     unprotected.take_out(os.environ.get("CHAOS_WITHOUT"))
     dawdle(shape)

@@ -295,7 +295,7 @@ class Round:
             self._broker.kill()
             time.sleep(fault.seconds / 4)
             self._broker.start()
-        else:  # from the next records on: a producer that hears nothing writes them again
+        else:  # from the next records on: a producer that gets no answer writes them again
             line.hold_answers(after=_RECORD)
             written = self._comes_true(lambda: line.holds, _IDLES)
             time.sleep(fault.seconds if written else 0)
@@ -500,7 +500,7 @@ class Round:
 
 
 class Ended(Exception):  # noqa: N818 - what is waited for
-    """The job has stopped, as it was told to."""
+    """The job has stopped, as it was asked to."""
 
 
 class Lost(Exception):  # noqa: N818 - an outcome, not an error of the program

@@ -175,7 +175,7 @@ def _half_open(cluster: Cluster, target: str, options: Options) -> tuple[dict[st
 def _meanwhile(
     work: Callable[[threading.Event, dict[str, Any]], None],
 ) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Do work that takes a while beside other faults; it notes what it finds out, and ends when it is told to."""
+    """Do work that takes a while beside other faults; it notes what it finds out, and ends when it is asked to."""
     found: dict[str, Any] = {}
     ends = threading.Event()
     thread = threading.Thread(target=work, args=[ends, found], daemon=True)

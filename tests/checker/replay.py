@@ -1,4 +1,4 @@
-"""Carries out a job's epochs on the reference model, in the order that the event log tells.
+"""Carries out a job's epochs on the reference model, in the order of the event log.
 
 Each epoch closes a marker, whose end is in the log, so the log has the order in which the epochs took effect. The
 model, which knows nothing of journals, leaders or networks, must come to the same events, one for one.

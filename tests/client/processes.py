@@ -235,7 +235,7 @@ class Line:
 
 
 class Silence:
-    """A port that takes connections, counts them and says nothing."""
+    """A port that takes connections, counts them and answers nothing."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""A new run goes on where the producer is; one that begins again is told so instead of losing what it reports."""
+"""A new run goes on where the producer is; one that begins again is refused instead of losing what it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Substreams that are closed by a number: what a client gives, what it is told, and what a person sees."""
+"""Substreams that are closed by a number: what a client gives, what it gets back, and what a person sees."""
 
 from __future__ import annotations
 

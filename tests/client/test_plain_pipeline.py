@@ -1,4 +1,4 @@
-"""The example without Spark does what it says."""
+"""The example without Spark does what it promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A durable reader in Python: it goes on where it was, whoever died, and is told by name when it cannot."""
+"""A durable reader in Python: it goes on where it was, whoever died, and is refused by name when it cannot."""
 
 from __future__ import annotations
 

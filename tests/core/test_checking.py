@@ -28,7 +28,7 @@ def state(tracker: Tracker) -> bytes:
 
 
 class Checked(Tracker):
-    """A tracker that compares, at each command, what the check says with what becomes of it."""
+    """A tracker that compares, at each command, the check's result with what becomes of the command."""
 
     found = taken = settled = 0
 

@@ -54,7 +54,7 @@ def test_the_tracker_releases_a_day_in_the_hour_in_which_it_ends(tmp_path: Path)
         text=True,
         timeout=600,
     )
-    # The tracker is killed before the only day is over, so it is exact, and says that nothing was out before.
+    # The tracker is killed before the only day is over, so the demo is exact, and prints that nothing was out before.
     assert "there, exactly once, equal" in done.stdout, done.stdout + done.stderr
     kept = pd.read_csv(tmp_path / "windows.csv")
     assert kept[kept["released_by"] == "tracker"]["hours"].between(0, 1).all()

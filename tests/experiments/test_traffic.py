@@ -1,4 +1,4 @@
-"""The experiment as a whole, made small: it runs through, and writes what it says it writes."""
+"""The experiment as a whole, made small: it runs through, and writes what its help names."""
 
 from __future__ import annotations
 

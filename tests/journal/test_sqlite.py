@@ -65,7 +65,7 @@ def test_what_was_appended_comes_back_in_order(path: Path) -> None:
 
 
 def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
-    """The writer says each number after its append has returned, and is killed in the middle of its work."""
+    """The writer prints each number after its append has returned, and is killed in the middle of its work."""
     writer = subprocess.Popen(
         [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     )
@@ -207,7 +207,7 @@ def damageable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def test_damage_is_never_silent_and_never_takes_what_came_before(
     damageable: tuple[Path, list[Record]], tmp_path: Path, suffix: str, what: str
 ) -> None:
-    """Wherever a file is cut or a bit turns: what comes back is a beginning of what was told, and the loss is named."""
+    """However a file is cut or a bit turns: what comes back is a beginning of what was answered, a loss is named."""
     left, told = damageable
     files = sorted(left.glob(f"tracker.db{suffix}*" if suffix else "tracker.db"))
     if not files:
@@ -264,7 +264,7 @@ def test_a_cut_write_ahead_log_loses_only_the_cut_accepted_once(path: Path, kept
     journal.close()
     for number in (kept + 1, kept + 2):
         journal, recovery, _ = opened(left / "tracker.db")
-        assert recovery.tail_lost is (number == kept + 1)  # until a record tells that the log is another one
+        assert recovery.tail_lost is (number == kept + 1)  # until a record shows that the log is another one
         assert journal.append(records(1)) == number
         journal.close()
     journal = SqliteJournal(left / "tracker.db")

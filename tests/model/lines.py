@@ -1,4 +1,4 @@
-"""The language of the conformance vectors: one command a line, its answer and its events as JSON says them.
+"""The language of the conformance vectors: one command a line, its answer and its events as JSON.
 
 `tests/vectors/README.md` explains the lines. Beyond it, for what a vector cannot say because it depends on time or on
 a log's name, a line may have: `wait` (nanoseconds that pass before the command), `ids` (a report names by id what it
@@ -84,7 +84,7 @@ class Tracks(Protocol):
 
 
 class Driver:
-    """Drives one tracker by lines, on one job, and says what it answered in the words of the lines.
+    """Drives one tracker by lines, on one job, and returns its answers in the words of the lines.
 
     Args:
         tracker: the core, or the model.
@@ -306,7 +306,7 @@ def _promise(said: list[Any], index: dict[tuple[str, str, int | None], int]) -> 
 
 
 def event_of(body: Body) -> list[Any]:
-    """Return an event as a vector tells it."""
+    """Return an event as a vector has it."""
     name = EVENT_NAMES[type(body).__name__]
     match body:
         case Ended():

@@ -1,4 +1,4 @@
-"""A plugin of pytest: runs the tests that found the most first, then the quickest, and tells which one failed.
+"""A plugin of pytest: runs the tests that found the most first, then the quickest, and prints which one failed.
 
 It reads and writes a file of JSON (`--order-file`): by the name of each test, how many seconds it took and how often it
 was the first to fail. A test that takes far longer than it did is given up: the change has made it endless.

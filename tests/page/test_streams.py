@@ -51,7 +51,7 @@ class Site:
 
 
 class Browser:
-    """One request of a browser that takes a message only when the test says so."""
+    """One request of a browser that takes a message only when the test lets it."""
 
     def __init__(self, site: Site, path: str, query: str = "") -> None:
         self.taken: list[bytes] = []

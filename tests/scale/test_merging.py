@@ -1,5 +1,5 @@
-"""The events of shards, merged: everybody hears the same ends in the same order, whichever shard was quicker, and a
-watch that goes on where another stood misses nothing and hears nothing twice."""
+"""The events of shards, merged: everybody gets the same ends in the same order, whichever shard was quicker, and a
+watch that goes on where another stood misses nothing and gets nothing twice."""
 
 from __future__ import annotations
 

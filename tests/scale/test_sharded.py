@@ -1,4 +1,4 @@
-"""One job over several trackers says what it would say over one, and whoever comes with other servers is refused."""
+"""One job over several trackers announces what it would over one, and whoever comes with other servers is refused."""
 
 from __future__ import annotations
 

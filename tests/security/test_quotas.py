@@ -1,4 +1,4 @@
-"""Quotas: the arithmetic with a clock that the test moves, and a real tracker whose clients wait as they are told."""
+"""Quotas: the arithmetic with a clock that the test moves, and a real tracker whose clients wait as long as asked."""
 
 from __future__ import annotations
 

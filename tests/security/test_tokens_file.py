@@ -1,4 +1,4 @@
-"""The tokens file: what is wrong in it is told, and never what is secret in it."""
+"""The tokens file: what is wrong in it is named, and never what is secret in it."""
 
 from __future__ import annotations
 

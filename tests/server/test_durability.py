@@ -173,7 +173,7 @@ def test_a_server_that_cannot_listen_leaves_no_file(tmp_path: Path, option: str,
 
 
 def test_a_torn_journal_is_named_and_a_new_log_begins(servers: Servers, tmp_path: Path) -> None:
-    """Everything before the damage is there; readers of the old log are told, ids of it are not taken for others."""
+    """Everything before the damage is there; readers of the old log are refused, ids of it are not taken for others."""
     server = servers.start(tmp_path, "sqlite")
     old = define(server.stub).log_id
     for epoch in range(20):
@@ -196,7 +196,7 @@ def test_a_torn_journal_is_named_and_a_new_log_begins(servers: Servers, tmp_path
     new = server.stub.GetJob(wire.GetJobRequest(job="job")).log_id
     assert new != old
     assert refused(lambda: list(server.stub.Watch(wire.WatchRequest(job="job", log_id=old))))[1] == "LOG_CHANGED"
-    # The run was told that what is lost had taken effect, so it may not go on; the next one repeats what is missing.
+    # The run learnt that what is lost had taken effect, so it may not go on; the next one repeats what is missing.
     assert refused(lambda: server.stub.Report(ends(20)))[1] == "FENCED"
     opened = server.stub.OpenProducer(wire.OpenProducerRequest(job="job", producer="p", run="r2"))
     assert opened.committed_epoch == kept - 1

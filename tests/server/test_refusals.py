@@ -1,4 +1,4 @@
-"""Bad input: an error that says what to do, nothing changed, the server alive."""
+"""Bad input: an error that names the remedy, nothing changed, the server alive."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_too_many_watchers(server: Server) -> None:
     for watch in watches:
         watch.cancel()
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:  # the server hears of it in its own time
+    while time.monotonic() < deadline:  # the server notices in its own time
         again = server.stub.Watch(request)
         try:
             again.initial_metadata()

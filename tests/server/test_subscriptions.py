@@ -1,4 +1,4 @@
-"""Durable readers on the wire: events are kept for them past retention and kills; expired, they are told by name."""
+"""Durable readers on the wire: events are kept for them past retention and kills; expired, they are refused by name."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_reader_is_refused_only_for_what_it_asked_for(stub: TrackerStub) -> No
     assert refused(stub.ListEvents, ask(job="judged", own_position=True, scopes=["tenant"]))[1] == "EVENTS_EXPIRED"
     assert listed(stub, "judged", own_position=True, segments=["b"]) == [2]
     assert listed(stub, "judged", own_position=True, scopes=["another"]) == []
-    answer = stub.ListEvents(ask(job="judged"))  # from the oldest kept, and it says which that is
+    answer = stub.ListEvents(ask(job="judged"))  # from the oldest kept, which the answer names
     assert (seqs(list(answer.events)), answer.first_seq) == ([2], 2)
     assert stub.ListEvents(ask(job="judged", segments=["b"])).first_seq == 1
     watch = stub.Watch(wire.WatchRequest(job="judged", own_position=True))

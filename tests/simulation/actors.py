@@ -338,7 +338,7 @@ class Attempt:
 
 @dataclass
 class Query(Actor):
-    """An engine's query: plans an epoch, runs its tasks, seals if it does, commits, and tells the tracker.
+    """An engine's query: plans an epoch, runs its tasks, seals if it does, commits, and reports to the tracker.
 
     `plans`, `engine_committed`, `taken` and `holding` are the engine's checkpoint.
     """

@@ -47,7 +47,7 @@ class Substream:
 
 @dataclass(frozen=True)
 class Element:
-    """One element on one hop; `lineage` tells it from all others, and is the same in a replay."""
+    """One element on one hop; `lineage` distinguishes it from all others, and is the same in a replay."""
 
     lineage: str
     substream: Substream
@@ -218,7 +218,7 @@ class Oracle:
         self.travelled[element.substream, element.segment] -= 1
         self.cut.add((element.substream, element.segment))
 
-    # -- what the tracker says
+    # -- what the tracker announces
 
     def hears(self, event: Event) -> None:
         self.seq += 1

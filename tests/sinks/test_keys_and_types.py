@@ -120,7 +120,7 @@ def test_what_cannot_be_written_does_not_start(spark: SparkSession, database: tu
         with pytest.raises(TrackingError, match=r"table typed: .*Nothing of the batch was written"):
             sink.write(rows, "q", 0)
     else:
-        if kind == "text into a number":  # a text can be a number, so only its value tells
+        if kind == "text into a number":  # a text can be a number, so only its value shows it
             return
         sink.write(rows, "q", 0)
         assert len(ask(connect, "select id from typed")) == 1

@@ -142,7 +142,7 @@ def test_a_driver_killed_around_the_databases_commit_sends_each_row_once(
         ended = subprocess.run(program, stdout=log, stderr=log, start_new_session=True, timeout=300)
     assert ended.returncode == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-4000:]
     written = ask(connect, "select count(distinct epoch) from clean where epoch > 0")
-    assert written == [(1,)]  # it is there; whether it counts, the other table says
+    assert written == [(1,)]  # it is there; whether it counts is in the other table
     assert ask(connect, "select count(*) from clean_epochs where epoch > 0") == [(1 if when == "after" else 0,)]
 
     pipeline = Pipeline(spark, tracker.address, connect, feed, tmp_path, job)

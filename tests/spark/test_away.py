@@ -1,4 +1,4 @@
-"""Time away: what is stopped, restored, forgotten or lost goes on right, or says what to do; and doing it works."""
+"""Time away: what is stopped, restored, forgotten or lost goes on right, or fails with advice that works."""
 
 from __future__ import annotations
 

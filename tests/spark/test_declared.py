@@ -1,4 +1,4 @@
-"""A query that is not what its checkpoint says: what is refused, and that the advice helps."""
+"""A query that is not that of its checkpoint: what is refused, and that the advice helps."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_row_that_is_late_for_its_hour_is_in_no_day(
     tracking = start()
     feed.put(row(1, 5), row(2, 30, kind="y"), row(3, 70))
     tracking.process_all_available()
-    if restarts:  # it has forgotten what has ended, and is told by the tracker
+    if restarts:  # it has forgotten what has ended, and learns it from the tracker
         tracking.stop()
         tracking = start()
     feed.put(row(4, 20), row(5, 80), row(6, 130))

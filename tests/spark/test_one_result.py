@@ -37,7 +37,7 @@ class Play:
         self.ends: dict[str, int] = {}  # the last batch whose rows are not late
         number = 0
         for tenant in (f"t{place}" for place in range(TENANTS)):
-            # From the first batch on the tracker knows the tenant: a close of what it does not know says nothing.
+            # From the first batch on the tracker knows the tenant: a close of what it does not know has no effect.
             marked, closed = rng.randrange(BATCHES), rng.randrange(1, BATCHES)
             self.closes[closed].append(tenant)
             # The mark takes effect when its batch is committed; the other front's word at once, within its batch.

@@ -212,7 +212,7 @@ def test_a_late_row_joins_no_session_and_is_set_aside_once(
     tracking.process_all_available()
     feed.put(row(4, 62))
     tracking.process_all_available()
-    if restarts:  # it has forgotten what has ended, and is told by the tracker
+    if restarts:  # it has forgotten what has ended, and learns it from the tracker
         tracking.stop()
         tracking = start()
     # Steps until 60 are promised. The first row is late for all of its stretches, the others for the oldest of them.

@@ -61,7 +61,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class SlowAtFirst:
-    """A step that lets all rows through, says so, and takes long over the end of a task's first attempt."""
+    """A step that lets all rows through, notes that, and takes long over the end of a task's first attempt."""
 
     said: str
 

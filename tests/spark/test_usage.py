@@ -1,4 +1,4 @@
-"""Declarations that cannot work are refused where they are made, and the message says what to do."""
+"""Declarations that cannot work are refused where they are made, and the message names the remedy."""
 
 from __future__ import annotations
 

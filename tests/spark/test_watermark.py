@@ -1,4 +1,4 @@
-"""The exact watermark: Spark's operators give final results when the tracker says so, and keep no state after."""
+"""The exact watermark: Spark's operators give final results as the tracker announces them, and keep no state after."""
 
 from __future__ import annotations
 

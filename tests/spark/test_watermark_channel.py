@@ -103,7 +103,7 @@ def test_what_was_received_goes_though_drivers_are_stopped_and_killed(
     assert run(stop_after=None) == 0, (tmp_path / "driver.log").read_text()[-4000:]
     assert result(spark.read.parquet(str(tmp_path / "out"))) == expected(feed, spark)
     newest = feed.files - 1
-    # Spark says that a batch is done when it plans the next, and the sender could still repeat its newest epoch.
+    # Spark announces that a batch is done when it plans the next, and the sender could still repeat its newest epoch.
     assert epochs(tmp_path) in ([newest], [newest - 1, newest])
     assert tracker_is_done(tracker.address, job)
 

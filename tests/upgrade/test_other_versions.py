@@ -118,7 +118,7 @@ def test_todays_wire_says_what_the_old_vectors_say_to_an_old_server(old_server: 
 
 
 def test_0_1_refuses_a_journal_that_today_has_written(tree: Path, tmp_path: Path) -> None:
-    """There is no way back but a backup: it says so, and changes nothing."""
+    """There is no way back but a backup: it refuses by that, and changes nothing."""
     journal = tmp_path / "tracker.db"
     with LocalTracker(f"sqlite:{journal}") as tracker:
         tracker.client.define_job(JobSpec(job="shop", deployment="d1", segments={"orders": []}))

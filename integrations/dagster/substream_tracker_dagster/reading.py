@@ -18,7 +18,7 @@ _MOST_PAGES: Final = 1000  #: in one call: an evaluation of a sensor has a deadl
 
 
 class CursorError(Exception):
-    """The events after a cursor are gone; the message tells what to do."""
+    """The events after a cursor are gone; the message names the remedy."""
 
 
 @dataclass(frozen=True)
