@@ -36,7 +36,7 @@ _LARGEST = 64 << 20
 
 
 class _Front(grpc.GenericRpcHandler):
-    """Passes each unary call on as it is."""
+    """A proxy that passes each unary call on as it is."""
 
     def __init__(self, behind: grpc.aio.Channel) -> None:
         self._behind = behind

@@ -107,7 +107,7 @@ def _open(
 
 
 class _Reporter:
-    """Sends small reports to both jobs in turns, each about substreams that are open."""
+    """A sender of small reports to both jobs in turns, each about substreams that are open."""
 
     def __init__(self, report: grpc.UnaryUnaryMultiCallable[bytes, bytes]) -> None:
         self._report = report

@@ -37,7 +37,7 @@ _PREPARED_ENTRIES: Final = 500_000  #: of a pass; the rest of it would only take
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make reports ready, and open the producers that will send them."""
+    """An order to make reports ready, and to open the producers that will send them."""
 
     tracker: str  #: its address
     producers: str  #: what their names begin with
@@ -50,7 +50,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send what is prepared."""
+    """An order to send what is prepared."""
 
     address: str  #: of a tracker or of a bare server
     stream: bool  #: over ReportStream instead of Report

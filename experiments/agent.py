@@ -129,7 +129,7 @@ def contents(said: Said, segments: Sequence[str], front: str = "") -> Contents:
 
 
 class Ear:
-    """Tells a tracker what there is to tell, counts bytes, and holds what it announces against what was so."""
+    """A reporter to a tracker, which counts bytes, and holds what is announced against what was so."""
 
     def __init__(self, run: Run, tracker: Tracker) -> None:
         self._run = run

@@ -134,7 +134,7 @@ def _joined(rows: DataFrame) -> DataFrame:
 
 
 class Windows:
-    """Gives a source the counts of each site's windows, as soon as the site has stated all of a window's minutes."""
+    """The counts of each site's windows, for a source, as soon as the site has stated all of a window's minutes."""
 
     def __init__(self, tracking: Tracking, source: TrackedStream) -> None:
         self._tracking = tracking
@@ -154,7 +154,7 @@ class Windows:
 
 
 class _Minutes:
-    """Gives a source the counts of minutes, as soon as all sites have stated them."""
+    """The counts of minutes, for a source, as soon as all sites have stated them."""
 
     def __init__(self, tracking: Tracking, source: TrackedStream) -> None:
         self._tracking = tracking

@@ -10,7 +10,7 @@ _EVERY = 5.0  # seconds between lines where they cannot be rewritten
 
 
 class Progress:
-    """Prints what happens, with the seconds since the beginning. Threads may call it."""
+    """A printer of what happens, with the seconds since the beginning. Threads may call it."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()

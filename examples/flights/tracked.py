@@ -16,7 +16,7 @@ _PATIENCE = 10.0  # seconds for which a release that is due is waited for before
 
 
 class TrackedRun:
-    """Watches what the pipeline releases, file by file of the replay."""
+    """A watcher of what the pipeline releases, file by file of the replay."""
 
     def __init__(self, running: Pipeline, table: Path, clock: Replay, due: Sequence[int]) -> None:
         """Watch a pipeline.

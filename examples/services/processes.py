@@ -21,7 +21,7 @@ _READY_WITHIN = 90.0  #: seconds
 
 
 class Service(ABC):
-    """Started by `start` or by ``with``; `kill` is kill -9, `restart` brings it back with what it had stored."""
+    """A process that `start` or ``with`` starts; `kill` is kill -9, `restart` brings back what was stored."""
 
     def __init__(self, log: Path) -> None:
         self.log = log

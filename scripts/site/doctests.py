@@ -10,7 +10,7 @@ from scripts.site.examples import fenced
 
 
 class Doctests(griffe.Extension):  # type: ignore[misc]
-    """Put fences around the examples of every docstring."""
+    """Extension that puts fences around the examples of every docstring."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change an object's docstring; this is not called for the package that is loaded."""

@@ -397,7 +397,7 @@ def _flat(field: T.StructField) -> list[Column]:
 
 @dataclass(frozen=True)
 class Statements:
-    """Put rows into one table.
+    """Statements that put rows into one table.
 
     A unique constraint takes two nulls for different, so ``on conflict`` never meets a row again whose key has a null:
     such a row is deleted and inserted.

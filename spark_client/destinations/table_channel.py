@@ -252,7 +252,7 @@ class _Sends:
 
 @dataclass(frozen=True)
 class _Finds:
-    """In executors: the pieces of epochs."""
+    """Finder, in executors, of the pieces of epochs."""
 
     store: Store
 
@@ -266,7 +266,7 @@ class _Finds:
 
 @dataclass(frozen=True)
 class _Receives:
-    """In executors: the rows of pieces, a piece at a time."""
+    """Reader, in executors, of the rows of pieces, a piece at a time."""
 
     store: Store
 

@@ -30,7 +30,7 @@ class Request(NamedTuple):
 
 
 class Line:
-    """Passes bytes on to a server, from a port of its own.
+    """A port whose bytes are passed on to a server.
 
     Attributes:
         asked: all requests, in order.

@@ -14,7 +14,7 @@ from tests.checker.plan import Fault, Plan
 
 
 class Nemesis:
-    """Plays faults, one thread after the clock; several may last at the same time.
+    """A player of faults, one thread after the clock; several may last at the same time.
 
     Args:
         cluster: what suffers.

@@ -17,7 +17,7 @@ _PAUSE_S: Final = 0.02  # until a refused watch is opened again
 
 
 class Watcher(Client):
-    """Watches a job's events in a thread, from the first on.
+    """A watcher of a job's events in a thread, from the first on.
 
     Args:
         reopens: whether it ends its watch again and again, and goes on with another one from where it was.
@@ -74,7 +74,7 @@ class Watcher(Client):
 
 
 class Reader(Client):
-    """Looks things up, until it is stopped."""
+    """A reader that looks things up, until it is stopped."""
 
     _newest = 0  # event that it has seen
 

@@ -84,7 +84,7 @@ def _arguments() -> argparse.Namespace:
 
 
 class Takeovers:
-    """Takes the leader away again and again, each time when its standby is there.
+    """A thief of the leader, again and again, each time when its standby is there.
 
     Args:
         kinds: how, each time.

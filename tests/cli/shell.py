@@ -13,7 +13,7 @@ from tracker.cli.main import main
 
 
 class Shell:
-    """Runs `tracker` with the server's address in the environment."""
+    """A shell that runs `tracker` with the server's address in the environment."""
 
     def __init__(self, address: str) -> None:
         self.environment = os.environ | {"TRACKER_SERVER": address, "TRACKER_CONFIG": "/nonexistent/config.toml"}

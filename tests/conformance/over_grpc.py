@@ -19,7 +19,7 @@ NO_END_TIME = 2**63 - 1
 
 
 class Driver:
-    """Drives one job over gRPC.
+    """A driver of one job over gRPC.
 
     Args:
         stub: of a server; another one may take its place between two lines.

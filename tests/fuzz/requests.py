@@ -30,7 +30,7 @@ _SELDOM = ("DeleteJob", "ForgetProducer", "FinishFront", "Drain")
 
 
 class Requests:
-    """Draws requests, the same ones for the same seed."""
+    """Drawn requests, the same ones for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)

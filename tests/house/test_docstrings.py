@@ -1,4 +1,4 @@
-"""Prose begins with what acts: a function's docstring with a verb in the imperative, a sentence with its subject."""
+"""Prose begins with what acts: a function with a verb in the imperative, a class and a sentence with a noun."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ _BANNED = re.compile(
     "|These|Those|As|Of|For|In|On|With|Without|By|At|To|From|Until|After|Before|Once|If|So|Rows|Columns"
     "|SIGKILL|SIGTERM|kill|What|Whether|Who|Whoever|Which|How|Where|Why|Returns|Yields|Makes|Writes|Reads|Removes|Starts|Stops|Ends|Runs|Waits"
     "|Gives|Takes|Puts|Lets|Sends|Adds|Keeps|Opens|Closes|Moves|Holds|Builds|Checks|Measures|Prints|Tells"
+)
+
+#: First words of a class's docstring that are verbs or pronouns.
+_OF_A_CLASS = re.compile(
+    "What|Whether|Who|Whoever|Which|How|In|Its|It|Returns|Yields|Makes|Writes|Reads|Removes|Starts|Stops|Runs|Gives|Takes"
+    "|Puts|Put|Make|Send|Lets|Sends|Adds|Keeps|Opens|Closes|Moves|Holds|Builds|Measures|Prints|Tells|Stands|Draws|Drives"
+    "|Carries|Decides|Knows|Looks|Passes|Plays|Watches|Works|Started"
 )
 
 #: The beginning of a sentence with a noun clause, in a docstring or a comment; a question is none.
@@ -52,10 +59,32 @@ def test_a_docstring_begins_with_a_verb(folder: str) -> None:
     assert not found, "\n".join(found)
 
 
+def verbs(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first word of each class's docstring that begins with a verb or a pronoun."""
+    for node in ast.walk(parsed(path.read_text())):
+        if isinstance(node, ast.ClassDef) and (text := ast.get_docstring(node)):
+            word = text.split()[0].rstrip(",:")
+            if _OF_A_CLASS.fullmatch(word):
+                yield node.lineno, word
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_class_begins_with_a_noun(folder: str) -> None:
+    paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "gen" not in path.parts]
+    found = [f"{path.relative_to(ROOT)}:{line}: {word}" for path in paths for line, word in verbs(path)]
+    assert not found, "\n".join(found)
+
+
 def test_a_noun_clause_is_found(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text('def f():\n    """Whether it works."""\n\n\n@property\ndef g():\n    """Whether it works."""\n')
     assert [*beginnings(module)] == [(1, "Whether")]
+
+
+def test_a_verb_of_a_class_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('class A:\n    """Reads a file."""\n\n\nclass B:\n    """Reader of a file."""\n')
+    assert [*verbs(module)] == [(1, "Reads")]
 
 
 def clauses(path: Path) -> Iterator[tuple[int, str]]:

@@ -34,7 +34,7 @@ def eventually(look: Callable[[], Any], seconds: float = 300.0) -> Any:
 
 
 class Airflow:
-    """Runs until it is stopped.
+    """An Airflow that runs until it is stopped.
 
     Args:
         directory: an empty one.

@@ -28,7 +28,7 @@ _LEASE = 10.0
 
 
 class SameThread:
-    """Reads in the caller's thread, so that a seed always gives the same run."""
+    """A reader in the caller's thread, so that a seed always gives the same run."""
 
     def __init__(self, *_: Any) -> None:
         pass

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 class Writer:
-    """Writes in transactions: each leaves an offset without a record behind its last one.
+    """A writer in transactions: each leaves an offset without a record behind its last one.
 
     Through the client that Spark's connector brings, so that no other is needed.
     """

@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 class Load:
-    """Runs `tracker load` with a scenario of the test's own, or a shipped one."""
+    """A run of `tracker load` with a scenario of the test's own, or a shipped one."""
 
     def __init__(self, directory: Path, scenario: str) -> None:
         self._file = directory / "result.json"

@@ -84,7 +84,7 @@ class Tracks(Protocol):
 
 
 class Driver:
-    """Drives one tracker by lines, on one job, and returns its answers in the words of the lines.
+    """A driver of one tracker by lines, on one job, which returns answers in the words of the lines.
 
     Args:
         tracker: the core, or the model.

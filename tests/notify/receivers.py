@@ -17,7 +17,7 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """Keeps the requests that it gets.
+    """A receiver that keeps the requests it gets.
 
     Attributes:
         answers: the statuses of the next answers, and the headers with them; then 204.

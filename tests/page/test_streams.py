@@ -177,7 +177,7 @@ def test_a_deleted_job_ends_the_stream_with_the_reason(run: Callable[[Any], None
 
 
 class Only:
-    """Lets callers see one job, until it is taken back."""
+    """A right to see one job, until it is taken back."""
 
     def __init__(self, job: str) -> None:
         self.job = job

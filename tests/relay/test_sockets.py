@@ -179,7 +179,7 @@ def test_what_takes_its_sockets_place_while_it_runs_stays_when_it_stops(by: str,
 
 
 class Liar(TrackerServicer):
-    """Answers APPLIED to reports that nobody will ever see."""
+    """A relay that answers APPLIED to reports that nobody will ever see."""
 
     def __init__(self) -> None:
         self.swallowed = 0

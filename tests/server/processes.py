@@ -50,7 +50,7 @@ class Server:
 
 
 class Servers:
-    """Starts servers; those that still run at its end are killed."""
+    """A starter of servers; those that still run in the end are killed."""
 
     def __init__(self) -> None:
         self._launcher = subprocess.Popen(

@@ -59,7 +59,7 @@ def in_virtual_time(run: Callable[[], Awaitable[_T]]) -> _T:
 
 
 class Job:
-    """Stands for the core: a job whose substreams go through, and whose log grows, at given times."""
+    """A stand-in for the core: a job whose substreams go through, and whose log grows, at given times."""
 
     log_id = "log"
 

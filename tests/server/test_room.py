@@ -17,7 +17,7 @@ SECOND = 10**9
 
 
 class Server:
-    """Takes commands as the server does: a limit is looked at first."""
+    """A taker of commands, as the server is one: a limit is looked at first."""
 
     def __init__(self, segments: int = 2, **limits: int) -> None:
         self.tracker, self.limits, self.epoch, self.named = Tracker("log"), Limits(**limits), 0, 0

@@ -133,7 +133,7 @@ class Closing:
 
 
 class Oracle:
-    """Knows where every element is.
+    """The truth of where every element is.
 
     Args:
         at_least_once: some query is IMMEDIATE, so what was processed once may be processed again after its end.
@@ -319,7 +319,7 @@ class Oracle:
 
 @dataclass
 class Channel:
-    """Carries the records of one segment to its one consumer; may double or delay them."""
+    """A carrier of one segment's records to the one consumer; it may double or delay them."""
 
     random: Random
     doubles: float

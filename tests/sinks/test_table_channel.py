@@ -93,7 +93,7 @@ def ask(connect: Connect, sql: str) -> list[tuple[Any, ...]]:
 
 
 class Fatal(psycopg.Connection[Any]):
-    """Its process is killed when the second epoch's rows are written: before it has been entered, or after."""
+    """A connection whose process is killed when the second epoch's rows are written: before its entry, or after."""
 
     when = ""
     commits = 0

@@ -142,7 +142,7 @@ def sinks(connect: Callable[[], Any], last: Callable[[], Any] | None = None) -> 
 
 
 class Fatal(psycopg.Connection[Any]):
-    """Its process is killed as soon as the database has committed."""
+    """A connection whose process is killed as soon as the database has committed."""
 
     def commit(self) -> None:
         super().commit()
@@ -150,7 +150,7 @@ class Fatal(psycopg.Connection[Any]):
 
 
 class Each:
-    """Writes to several sinks, one after the other."""
+    """A writer to several sinks, one after the other."""
 
     def __init__(self, *sinks: Any) -> None:
         self._sinks = sinks
@@ -161,7 +161,7 @@ class Each:
 
 
 class Unprotected:
-    """Adds the rows it is given."""
+    """A sink that adds the rows it gets."""
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect

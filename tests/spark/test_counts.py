@@ -29,7 +29,7 @@ Given: TypeAlias = Callable[[list[tuple[str, int, int]]], Schedule]
 
 
 class NoRows:
-    """Stands for the source's DataFrame, of which times given as datetimes need nothing."""
+    """A stand-in for the source's DataFrame, of which times given as datetimes need nothing."""
 
     sparkSession = None  # noqa: N815
 

@@ -226,7 +226,7 @@ def test_a_batch_that_has_published_nothing_is_left_to_the_next_deployment(
 
 
 class Pause:
-    """Stops whoever writes a note first until it is let go."""
+    """A stop for whoever writes a note first, until it is let go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, note: str) -> None:
         self._create, self._note = Folder.create, note

@@ -24,7 +24,7 @@ from spark_client.windows.substreams import Substream
 
 
 class Rows:
-    """Stands for a DataFrame that is written: a directory with a file."""
+    """A stand-in for a DataFrame that is written: a directory with a file."""
 
     @property
     def write(self) -> Rows:

@@ -257,7 +257,7 @@ def test_parts_of_three_hosts_end_an_hour_over_a_restart(
 
 
 class NoRows:
-    """Stands for the source's rows."""
+    """A stand-in for the source's rows."""
 
     sparkSession = None  # noqa: N815
     columns = ()

@@ -108,7 +108,7 @@ def test_a_spark_without_observations_costs_a_second_reading_only(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Mute:
-        """Stands in for a query of a Spark whose internals are others: that one cannot be had."""
+        """A stand-in for a query of a Spark whose internals are others: that one cannot be had."""
 
     monkeypatch.setattr(batch, "observed", lambda _, *rest: observed(Mute(), *rest))  # type: ignore[arg-type]
     tracking = Tracking(spark, job, tracker.address)

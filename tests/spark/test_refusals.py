@@ -245,7 +245,7 @@ def test_places_that_are_no_paths_are_refused_wherever_they_are_given(
 
 def test_sessions_that_cannot_be_tracked_are_refused() -> None:
     class Remote:
-        """Stands for a session of Spark Connect, whose client is not installed here."""
+        """A stand-in for a session of Spark Connect, whose client is not installed here."""
 
     Remote.__module__ = "pyspark.sql.connect.session"
     with pytest.raises(UsageError, match=r"server= over Spark Connect.*tracker"):

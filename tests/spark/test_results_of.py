@@ -183,7 +183,7 @@ def receipt(scope: str, hour: int, results: int, **more: Any) -> dict[str, Any]:
 
 
 class NoRows:
-    """Stands for the source's rows."""
+    """A stand-in for the source's rows."""
 
     sparkSession = None  # noqa: N815
     columns = ()

@@ -53,7 +53,7 @@ def first() -> dict[str, Any]:
 
 
 class Job:
-    """in → clean → release: its deployments hand over, and the release may be another one each time."""
+    """The job in → clean → release: its deployments hand over, and the release may be another one each time."""
 
     def __init__(self, spark: SparkSession, tracker: Server, job: str, feed: Feed, path: Path) -> None:
         self.spark, self.address, self.job, self.feed, self.path = spark, tracker.address, job, feed, path
@@ -393,7 +393,7 @@ def test_threads_that_write_as_batches_do_leave_the_session_as_it_was() -> None:
 
 
 class Session:
-    """Its settings, and no Spark."""
+    """A session's settings, and no Spark."""
 
     class Conf(dict[str, str]):
         set = dict.__setitem__

@@ -24,7 +24,7 @@ DAY = Substream("a", "day", None)
 
 
 class Rows:
-    """Stands for a DataFrame that is written: a file with its number of rows."""
+    """A stand-in for a DataFrame that is written: a file with its number of rows."""
 
     schema = (T.StructField("of_no_form_in_arrow", T.VariantType()),)  # so Spark writes it
 

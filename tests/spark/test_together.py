@@ -375,7 +375,7 @@ def test_a_drain_that_died_half_published_is_finished_for_the_others(
 
 
 class Fatal(sqlite3.Connection):
-    """Its process is killed as soon as the database has committed."""
+    """A connection whose process is killed as soon as the database has committed."""
 
     def commit(self) -> None:
         super().commit()

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 
 
 class Pipeline:
-    """Clean and send; receive, an epoch a batch, and count by windows with Spark's own aggregation, into files."""
+    """Two queries: clean and send; receive, an epoch a batch, and count by windows of Spark's own, into files."""
 
     def __init__(self, spark: SparkSession, address: str, feed: Feed, path: Path, job: str) -> None:
         self.tracking = Tracking(spark, job, address)

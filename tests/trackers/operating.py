@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Operator:
-    """Works in a process of its own, which can end at any step.
+    """An operator in a process of its own, which can end at any step.
 
     Args:
         world: everything.

@@ -111,7 +111,7 @@ _HERE = _Here()
 
 
 class Schedule:
-    """Decides who runs, and what time it is.
+    """The order in which threads run, and the time.
 
     Args:
         random: draws.

@@ -85,7 +85,7 @@ def made(draft: Draft) -> bytes:
 
 
 class Weather:
-    """Draws what happens to a request.
+    """The drawn fates of requests.
 
     Args:
         schedule: decides who goes on meanwhile.

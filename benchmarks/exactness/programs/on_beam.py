@@ -54,7 +54,7 @@ class Figures(beam.CombineFn):
 
 
 class Clock(beam.DoFn):
-    """Takes the step from a marker that is sent before a step's rows."""
+    """A clock that takes the step from a marker, sent before a step's rows."""
 
     def process(self, row: Row) -> Iterator[Row]:
         if row["kind"] == "step":
@@ -65,7 +65,7 @@ class Clock(beam.DoFn):
 
 
 class Write(beam.DoFn):
-    """Writes a result with its window and the step in which it comes."""
+    """Writer of a result with its window and the step in which it comes."""
 
     def __init__(self, query: str, out: str) -> None:
         self._query = query

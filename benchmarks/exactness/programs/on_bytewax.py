@@ -93,7 +93,7 @@ class Source(DynamicSource[Row]):
 
 
 class Lines(StatelessSinkPartition[dict[str, Any]]):
-    """Writes results, with the step in which they come."""
+    """Writer of results, with the step in which they come."""
 
     def __init__(self, out: Path, clock: Clock) -> None:
         self._file = out.open("a", buffering=1)

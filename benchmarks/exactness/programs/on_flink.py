@@ -99,7 +99,7 @@ def begin(options: dict[str, Any]) -> Any:
 
 
 class Results:
-    """Reads what Flink writes."""
+    """Reader of what Flink writes."""
 
     def __init__(self, servers: str, topic: str, out: Path) -> None:
         self._consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "auto.offset.reset": "earliest"})

@@ -16,7 +16,7 @@ FILES: Final = ("ca", "cert", "key", "token_file")
 
 
 class SubstreamTrackerHook(BaseHook):
-    """Makes clients of the tracker that a connection names.
+    """Hook that makes clients of the tracker that a connection names.
 
     Its host and port are the tracker's; a host such as ``a:7654+b:7654`` names one with a standby. The extras ``ca``,
     ``cert``, ``key`` and ``token_file`` name files on the machine of the worker or the triggerer.

@@ -33,7 +33,7 @@ class _Deferred(BaseSensorOperator):
 
 
 class SubstreamSensor(_Deferred):
-    """Waits until a substream has ended on a segment, and returns how, as `tracker.client.Ended` has it.
+    """Sensor that waits until a substream has ended on a segment, and returns how, as `tracker.client.Ended` has it.
 
     It fails if the substream ended otherwise than complete: by EXPIRED or ABANDONED, for good, since no substream ends
     twice; or if a drain has closed it. Arguments that are texts are templates.
@@ -99,8 +99,9 @@ class SubstreamSensor(_Deferred):
 
 
 class ProgressSensor(_Deferred):
-    """Waits until every substream of every scope with an end time up to this one has ended on a segment, and returns
-    how far the segment has come. The job needs `progress`.
+    """Sensor that waits until every substream of every scope with an end time up to this one has ended on a segment.
+
+    Returns how far the segment has come. The job needs `progress`.
 
     Args:
         job: the job's name.

@@ -36,7 +36,7 @@ class Batch:
 
 
 class SubscriptionReader:
-    """Reads a subscription until it is closed, whatever fails meanwhile.
+    """Reader of a subscription until it is closed, whatever fails meanwhile.
 
     Args:
         client: calls the tracker; it is closed with the reader.

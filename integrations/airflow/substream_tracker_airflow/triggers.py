@@ -18,7 +18,7 @@ from tracker.client import TrackerClient, TrackerError, TrackerUnavailable, Wron
 
 
 class _Waiting(BaseTrigger):
-    """Waits until a tracker has answered or refused.
+    """Trigger that waits until a tracker has answered or refused.
 
     Its event has ``answer``, or ``refused``, a text.
     """
@@ -55,7 +55,7 @@ class _Waiting(BaseTrigger):
 
 
 class EndTrigger(_Waiting):
-    """Waits until a substream has ended on a segment. Its answer has the fields of `tracker.client.Ended`.
+    """Trigger that waits until a substream has ended on a segment. Its answer has the fields of `tracker.client.Ended`.
 
     Args:
         conn_id: the connection.
@@ -90,7 +90,7 @@ class EndTrigger(_Waiting):
 
 
 class ProgressTrigger(_Waiting):
-    """Waits until every substream up to an end time has ended on a segment. Its answer is how far it has come.
+    """Trigger that waits until every substream up to an end time has ended on a segment. Its answer is that progress.
 
     Args:
         conn_id: the connection.

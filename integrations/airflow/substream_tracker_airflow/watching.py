@@ -111,7 +111,7 @@ def subscription_of(name: str) -> str:
 
 
 class _Ends(SharedStreamProducer):
-    """Reads a watcher's subscription, and acknowledges what Airflow has stored."""
+    """Reader of a watcher's subscription, which acknowledges what Airflow has stored."""
 
     def __init__(self, trigger: SubstreamEnds) -> None:
         self._trigger = trigger
