@@ -60,7 +60,7 @@ class Header:
 
     @property
     def made_at(self) -> datetime:
-        """Return when it was made."""
+        """Return when the backup was made."""
         return datetime.fromisoformat(self.made.replace("Z", "+00:00"))
 
 

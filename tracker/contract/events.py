@@ -34,7 +34,7 @@ class Ended:
 
     @property
     def account(self) -> str:
-        """Return how it ended and with how many elements, in words.
+        """Return how the substream ended and with how many elements, in words.
 
         >>> Ended("raw", "", "monday", None, 5, Reason.EXPIRED, 2, expected=7).account
         'EXPIRED, 5 of 7 elements, 2 not received'

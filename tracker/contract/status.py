@@ -120,7 +120,7 @@ class ProducerStatus(Shown):
 
     @property
     def last_heard(self) -> datetime:
-        """Return when its last report or promise came."""
+        """Return when the producer's last report or promise came."""
         return moment(self.last_heard_ns)
 
 
@@ -140,7 +140,7 @@ class FrontStatus(Shown):
 
     @property
     def last_promise(self) -> datetime | None:
-        """Return when it last promised something; None: not yet."""
+        """Return when the front last promised something; None: not yet."""
         return moment_if_any(self.last_promise_ns)
 
 
@@ -235,7 +235,7 @@ class SubstreamStatus(Shown):
 
     @property
     def created(self) -> datetime:
-        """Return when it was first reported."""
+        """Return when the substream was first reported."""
         return moment(self.created_ns)
 
     @property
@@ -322,17 +322,17 @@ class SubscriptionStatus(Shown):
 
     @property
     def created(self) -> datetime:
-        """Return when it was made."""
+        """Return when the subscription was made."""
         return moment(self.created_ns)
 
     @property
     def last_ack(self) -> datetime | None:
-        """Return when it last acknowledged something."""
+        """Return when the reader last acknowledged something."""
         return moment_if_any(self.last_ack_ns)
 
     @property
     def expired(self) -> datetime | None:
-        """Return when it expired; None: it stands."""
+        """Return when the subscription expired; None: it stands."""
         return moment_if_any(self.expired_ns)
 
 

@@ -75,7 +75,7 @@ class Front:
         self.quiet_since = last_contact
 
     def feeds(self, segment: int) -> bool:
-        """Return whether its elements enter a segment."""
+        """Return whether the front's elements enter a segment."""
         return self.fed is None or segment in self.fed
 
     def time(self, scope: str | None) -> int:

@@ -71,12 +71,12 @@ class DrainRecord:
 
     @property
     def finishes(self) -> bool:
-        """Return whether it is under way, and a front that finishes now does so for it."""
+        """Return whether a finishing drain is under way, so that a front that finishes now does so for that."""
         return self.under_way and self.mode is DrainMode.FINISH
 
     @property
     def finished(self) -> bool:
-        """Return whether it is done, and the job starts afresh with its next deployment."""
+        """Return whether the drain is done, and the job starts afresh with its next deployment."""
         return self.state is DrainState.DRAINED and self.mode is DrainMode.FINISH
 
     @property

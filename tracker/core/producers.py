@@ -219,12 +219,12 @@ class Epoch:
 
     @property
     def pledges(self) -> list[Pledge]:
-        """Return its promises, in their order."""
+        """Return the epoch's promises, in their order."""
         return [pledge for piece in self.pieces for pledge in piece.pledges]
 
     @property
     def entries(self) -> list[Entries]:
-        """Return its entries, folded in already or not."""
+        """Return the epoch's entries, folded in already or not."""
         return [*(piece.entries for piece in self.pieces), *self.folded]
 
     def rows(self) -> Rows:

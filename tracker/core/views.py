@@ -176,7 +176,7 @@ class JobView:
 
     @property
     def status_cost(self) -> int:
-        """Return what it costs to describe the job or its drain."""
+        """Return the cost of describing the job or its drain."""
         return _status_cost(self._job)
 
     @property
@@ -627,12 +627,12 @@ def reach(job: Job | None, command: Command) -> int:
 
 
 def _scan_cost(job: Job) -> int:
-    """Return what it costs to pass over all that a job holds, in rows looked at one by one."""
+    """Return the cost of passing over all that a job holds, in rows looked at one by one."""
     return len(job.accounts.flags) // _SCANNED + len(job.producers) + len(job.fronts.by_name)
 
 
 def _status_cost(job: Job) -> int:
-    """Return what it costs to describe a job, likewise: only in a hand-over are its substreams looked at."""
+    """Return the cost of describing a job, likewise: only in a hand-over are its substreams looked at."""
     fronts = len(job.fronts.by_name)
     size = len(job.producers) + fronts + fronts * len(job.fronts.scoped) // 20
     return size + _scan_cost(job) if job.drain.hands_over else size

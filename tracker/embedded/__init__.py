@@ -52,11 +52,11 @@ class HostedServer:
 
     @property
     def address(self) -> str:
-        """Return where it listens."""
+        """Return where the tracker listens."""
         return self.started.address
 
     def tick(self) -> int | None:
-        """Let it act on the time that has come, and return when it will act next, in nanoseconds since 1970."""
+        """Let the tracker act on the time that has come, and return when it acts next, in nanoseconds since 1970."""
 
         async def tick() -> int | None:
             return await self.started.tick()
@@ -64,7 +64,7 @@ class HostedServer:
         return asyncio.run_coroutine_threadsafe(tick(), self._loop).result()
 
     def stop(self) -> None:
-        """Stop it: calls under way are finished, and the journal is closed."""
+        """Stop the tracker: calls under way are finished, and the journal is closed."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

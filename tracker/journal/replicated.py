@@ -89,7 +89,7 @@ class Lease(ABC):
 
     @abstractmethod
     def try_to_acquire(self, waits: bool = False) -> bool:
-        """Try to get it, and return whether that succeeded; then keep it.
+        """Try to get the lease, and return whether that succeeded; then keep it.
 
         Args:
             waits: this process is a standby, which follows the log, and shows that.
@@ -105,18 +105,18 @@ class Lease(ABC):
 
     @abstractmethod
     def standby(self) -> str:
-        """Return which process waits for it, for people; empty: none does."""
+        """Return which process waits for the lease, for people; empty: none does."""
 
     @abstractmethod
     def hand_over(self) -> None:
-        """Give it to that process; else as `close`."""
+        """Give the lease to a standby that waits; else as `close`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give it back, if it is this process's. A store that cannot be used lets it run out."""
+        """Give the lease back, if it is this process's. A store that cannot be used lets it run out."""
 
     def acquire(self) -> None:
-        """Get it: at once if nobody has it, or once its holder shows no sign of life; then keep it.
+        """Get the lease: at once if nobody has it, or once its holder shows no sign of life; then keep it.
 
         Raises:
             JournalLockedError: another process has it, and lives.

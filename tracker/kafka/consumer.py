@@ -89,7 +89,7 @@ class _Partition:
 
     @property
     def moved(self) -> bool:
-        """Return whether it has handed out or skipped messages since the last commit."""
+        """Return whether the consumer has handed out or skipped messages since the last commit."""
         return self.offset != self._committed
 
     def take(self, message: kafka.Message) -> Received | None:

@@ -84,7 +84,7 @@ class _Epoch:
             yield topic, key, value, next(headers[topic]), element.label
 
     def write(self, path: Path) -> None:
-        """Write it so that it appears whole, and on disk."""
+        """Write the epoch so that it appears whole, and on disk."""
         rows = [(topic, _text(key), _text(value), asdict(of)) for topic, key, value, of in self.messages]
         new = path.with_suffix(".new")
         with new.open("w") as file:

@@ -119,7 +119,7 @@ class _Worker:
         self.lives += 1
 
     def kill(self) -> None:
-        """End it as `kill -9` does."""
+        """End the process as `kill -9` does."""
         self._used += processor_seconds(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()

@@ -34,7 +34,7 @@ class Target(Protocol):
         """Return what it uses now; None if the test has not started it."""
 
     def restart(self) -> None:
-        """Kill it and starts it again, on the same journal and address."""
+        """Kill the server and start it again, on the same journal and address."""
 
 
 class FailedError(Exception):
@@ -149,7 +149,7 @@ class Started:
         self._server = self._start()
 
     def stop(self) -> None:
-        """Stop it for good."""
+        """Stop the server for good."""
         self._server.end()
 
     def _start(self) -> Server:

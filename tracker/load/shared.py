@@ -45,12 +45,12 @@ class Order:
     job: str
 
     def write(self, directory: Path) -> None:
-        """Write it into a run's directory."""
+        """Write the order into a run's directory."""
         (directory / "order.json").write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, directory: Path) -> Order:
-        """Read it from a run's directory."""
+        """Read the order from a run's directory."""
         order = json.loads((directory / "order.json").read_text())
         return cls(read(order["scenario"]), order["address"], order["job"])
 

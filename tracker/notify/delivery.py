@@ -273,7 +273,7 @@ class Delivery:
         self._thread = threading.Thread(target=self._run, name=f"notify-{rule.name}", daemon=True)
 
     def start(self) -> None:
-        """Start it."""
+        """Start the delivery."""
         self._thread.start()
 
     def stop(self) -> None:

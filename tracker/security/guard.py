@@ -89,7 +89,7 @@ class Guard:
 
     @property
     def is_open(self) -> bool:
-        """Return whether it lets anybody do anything."""
+        """Return whether the guard lets anybody do anything."""
         return self._path is None and not self._certificates
 
     # ---------------------------------------------------------------- callers

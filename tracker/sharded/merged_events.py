@@ -75,7 +75,7 @@ class _Shard:
 
     @property
     def finished(self) -> bool:
-        """Return whether it is drained, and ends nothing any more before times start from scratch."""
+        """Return whether the shard is drained, and ends nothing any more before times start from scratch."""
         return any(isinstance(event.kind, Drained) and _finishes(event.kind) for event in self.together[Drained])
 
 

@@ -101,7 +101,7 @@ class LocalTracker(Assertions):
         return self._address
 
     def start(self) -> None:
-        """Start it, and wait until it accepts calls.
+        """Start the tracker, and wait until it accepts calls.
 
         Raises:
             RuntimeError: it runs already.
@@ -121,7 +121,7 @@ class LocalTracker(Assertions):
             self._clock.join(server)
 
     def stop(self) -> None:
-        """Stop it: calls under way are finished, and a journal in a file is closed. A stopped tracker may start again.
+        """Stop the tracker: calls under way are finished, and a journal in a file is closed. It may start again.
 
         To kill a tracker, run `tracker serve` in a process of its own.
         """

@@ -67,7 +67,7 @@ class Entry:
 
     @property
     def is_claim(self) -> bool:
-        """Return whether it is a claim."""
+        """Return whether the entry is a claim."""
         return self.term == self.position
 
     @property

@@ -157,6 +157,6 @@ class Top:
         return int(self.entry.partition("-")[0])
 
     def shown(self) -> Shown:
-        """Return it as `tracker.journal.redis.top` takes it."""
+        """Return the top as `tracker.journal.redis.top` takes it."""
         term, _, number = self.accepted.partition("-")
         return Shown(self.term, self.last, self.owner, self.next_base, self.has_log, (int(term), int(number)))
