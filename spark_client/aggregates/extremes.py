@@ -28,13 +28,13 @@ def max(value: ColumnOrName) -> Aggregate:  # noqa: A001
 
 @known_as("bool_and", "every")
 def bool_and(value: ColumnOrName) -> Aggregate:
-    """Return whether it is true in all rows."""
+    """Return whether the value is true in all rows."""
     return _itself(F.bool_and, value)
 
 
 @known_as("bool_or", "some", "any")
 def bool_or(value: ColumnOrName) -> Aggregate:
-    """Return whether it is true in any row."""
+    """Return whether the value is true in any row."""
     return _itself(F.bool_or, value)
 
 

@@ -185,7 +185,7 @@ class BatchInput:
         return layout if passed_on(self._entered, self.rows, {*layout.names, TRACKER}) else None
 
     def count(self) -> list[Group]:
-        """Count them, by an aggregation of its own."""
+        """Count the rows, by an aggregation of their own."""
         rows, rule = self._entered, self._input.rule
         if self._input.belonging is not None:
             rows = rows.where(rule.key.isNotNull())  # a step may have dropped the others
@@ -296,7 +296,7 @@ class BatchResult:
         return {**received, **sent, **released, **self.set_aside}
 
     def add_to(self, report: Report, batch_input: BatchInput | None, rule: Substreams) -> None:
-        """Put it into the report of the batch's epoch, with what the source promises.
+        """Put the count into the report of the batch's epoch, with what the source promises.
 
         Args:
             batch_input: the batch's rows; None: it had none.

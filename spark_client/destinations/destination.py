@@ -70,7 +70,7 @@ class EarlyOutput(Protocol):
     takes_all: bool
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
-        """Show them, unless later ones or final ones are there.
+        """Show early rows, unless later ones or final ones are there.
 
         Args:
             rows: with the columns ``final`` and ``as_of``, and the hidden ``_scope`` and ``_key``.

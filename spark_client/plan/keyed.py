@@ -81,7 +81,7 @@ class SubstreamProcessor(ABC):
 
     @abstractmethod
     def init(self, handle: Any) -> None:
-        """Take its state, in each task.
+        """Take the processor's state, in each task.
 
         Args:
             handle: gives it, as Spark's ``StatefulProcessorHandle`` does: ``getValueState``, ``getListState``,

@@ -97,7 +97,7 @@ class Measure:
 
     @property
     def overflowed(self) -> Column | None:
-        """Return whether it has overflowed; None: it cannot."""
+        """Return whether the value has overflowed; None: it cannot."""
         check = self.aggregate.overflowed
         return None if check is None else check(*map(F.col, self.parts))
 

@@ -40,7 +40,7 @@ class Input(Protocol):
 
     @property
     def named(self) -> bool:
-        """Return whether its rows have labels that anybody can compute again."""
+        """Return whether the stream's rows have labels that anybody can compute again."""
         ...
 
     @property

@@ -61,7 +61,7 @@ class Move:
             raise explained(error) from error
 
     def carry_out(self) -> Place:
-        """Move them. The deployment that cuts windows otherwise is defined.
+        """Move the windows. The deployment that cuts windows otherwise is defined.
 
         Returns:
             The place in the job's events after all that this has brought about.

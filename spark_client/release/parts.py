@@ -80,7 +80,7 @@ class Part:
     live: set[Substream] = field(default_factory=set)
 
     def index(self, folder: Folder) -> Part:
-        """Write its index beside its rows, which makes it whole; all its substreams live."""
+        """Write the part's index beside its rows, which makes it whole; all its substreams live."""
         index = {
             "epoch": self.epoch,
             "rows": [[key, *tally.listed()] for key, tally in self.rows.items()],
@@ -93,7 +93,7 @@ class Part:
         return self
 
     def urls(self, folder: Folder) -> list[str]:
-        """Return where its rows are."""
+        """Return where the part's rows are."""
         return [folder.url(f"{self.name}/{file}") for file in self.files] or [folder.url(self.name)]
 
 

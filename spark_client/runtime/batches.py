@@ -109,7 +109,7 @@ class BatchQuery(FunctionQuery):
 
     @property
     def releases(self) -> bool:
-        """Return whether it releases what ends, be it between two batches."""
+        """Return whether the query releases what ends, be it between two batches."""
         return self.processor.releases
 
     @property

@@ -77,7 +77,7 @@ class QueryElsewhere:
     # ---------------------------------------------------------------- its life
 
     def launch(self, spark: SparkSession, start: Callable[[], StreamingQuery]) -> StreamingQuery:  # noqa: ARG002
-        """Start it, and return it as its user sees it."""
+        """Start the query, and return it as its user sees it."""
         until = time.monotonic() + _STARTING
         while self.query is None:
             try:
@@ -92,7 +92,7 @@ class QueryElsewhere:
         return cast(StreamingQuery, StartedQuery(self._spark_query, self))
 
     def supersede(self) -> None:
-        """Leave it: another run of the query has taken its place."""
+        """Leave the query: another run of it has taken its place."""
 
     @property
     def _spark_query(self) -> StreamingQuery:
@@ -106,7 +106,7 @@ class QueryElsewhere:
 
     @property
     def active(self) -> bool:
-        """Return whether it runs, or its process has something to do yet."""
+        """Return whether the query runs, or its process has something to do yet."""
         return self.runs or (self.query is not None and self.failure() is None and not self._is_closed())
 
     def failure(self) -> TrackingError | None:
@@ -164,7 +164,7 @@ class QueryElsewhere:
         return run is None or not run.staged_epochs
 
     def _has_released(self) -> bool:
-        """Return whether it has acted on all that has ended; True: it releases nothing."""
+        """Return whether the query has acted on all that has ended; True: it releases nothing."""
         if self._plan.release is None:
             return True
         acted = self._logs.acknowledged(str(self._spark_query.id))
@@ -223,11 +223,11 @@ class QueryElsewhere:
 
     @property
     def rest_failure(self) -> Exception | None:
-        """Return why it could not be brought to rest; None: nothing is known against it."""
+        """Return why the query could not be brought to rest; None: nothing is known against it."""
         return None if self.query is None else self._told(REST_FAILURE)
 
     def has_rested(self, mode: DrainMode | None = None) -> bool:
-        """Return whether it has come to rest by a drain.
+        """Return whether the query has come to rest by a drain.
 
         Args:
             mode: by such a one; None: by any.
@@ -238,7 +238,7 @@ class QueryElsewhere:
 
     @property
     def rests(self) -> bool:
-        """Return whether it is being brought to rest."""
+        """Return whether the query is being brought to rest."""
         with suppress(TrackerError, TrackerUnavailable):
             drain = self._drain()
             return drain.state is DrainState.DRAINING and drain.deployment == self._deployment
@@ -248,7 +248,7 @@ class QueryElsewhere:
         return self._client.get_drain(self._job)
 
     def begin_to_stop(self) -> None:
-        """Let it be known that it is stopped."""
+        """Let it be known that the query is stopped."""
         self._stopped = True
 
     def interrupt_rest(self) -> None:
@@ -258,7 +258,7 @@ class QueryElsewhere:
         """Let batches begin: from here nothing keeps them out."""
 
     def end(self, patience: float) -> None:
-        """Stop it between two batches, and wait until its process has closed the run.
+        """Stop the query between two batches, and wait until its process has closed the run.
 
         Args:
             patience: seconds for a batch in hand, which is interrupted then, and for the process.

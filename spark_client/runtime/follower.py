@@ -62,7 +62,7 @@ class Followed(Protocol):
 
     @property
     def active(self) -> bool:
-        """Return whether it runs, or something is to be done about it yet."""
+        """Return whether the query runs, or something is to be done about it yet."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class Followed(Protocol):
 
     @property
     def rests(self) -> bool:
-        """Return whether it is being brought to rest."""
+        """Return whether the query is being brought to rest."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class Followed(Protocol):
         ...
 
     def launch(self, spark: SparkSession, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Start it in a session, and return it as its user sees it.
+        """Start the query in a session, and return it as its user sees it.
 
         Raises:
             TrackingError: the tracker refuses its run, or it was stopped meanwhile.
@@ -99,7 +99,7 @@ class Followed(Protocol):
         ...
 
     def supersede(self) -> None:
-        """Follow it no longer: another run of the query has taken its place."""
+        """Follow the query no longer: another run of it has taken its place."""
         ...
 
     def failure(self) -> TrackingError | None:
@@ -126,7 +126,7 @@ class Followed(Protocol):
         ...
 
     def reading(self, front: Front) -> list[tuple[LiveFront, Run]]:
-        """Return its front that is made of a declared one, with its run, once it has started.
+        """Return the query's front that is made of a declared one, with its run, once it has started.
 
         Raises:
             UsageError: it has one, which is elsewhere.
@@ -138,7 +138,7 @@ class Followed(Protocol):
         ...
 
     def has_rested(self, mode: DrainMode | None = None) -> bool:
-        """Return whether it has come to rest.
+        """Return whether the query has come to rest.
 
         Args:
             mode: by such a drain; None: by any.
@@ -158,7 +158,7 @@ class Followed(Protocol):
         ...
 
     def end(self, patience: float) -> None:
-        """Stop it, and close its run.
+        """Stop the query, and close its run.
 
         Args:
             patience: seconds for the calls that close the run.
@@ -454,7 +454,7 @@ class StartedQuery:
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """Return whether it runs, or has something to release yet."""
+        """Return whether the query runs, or has something to release yet."""
         return self._query.isActive or self._followed.active
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
@@ -477,7 +477,7 @@ class _StartedHere(StartedQuery):
     _followed: Follower
 
     def stop(self) -> None:
-        """Stop it; see Spark's own."""
+        """Stop the query; see Spark's own."""
         self._followed.query.stopped = True
         self._query.stop()
 

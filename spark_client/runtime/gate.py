@@ -74,7 +74,7 @@ class Gate:
         self.last_epoch = epoch
 
     def admit(self, epoch: int | None) -> None:
-        """Close it for all batches but one, that had begun before, in this life or an earlier one; None: for all."""
+        """Close the gate for all batches but one that had begun, in this life or an earlier one; None: for all."""
         with self._changed:
             self._closed = True
             self._admitted = epoch

@@ -98,7 +98,7 @@ class Observer:
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - Spark's name
-        """Return whether it follows the other query."""
+        """Return whether the observer follows the other query."""
         return not self._ended.is_set()
 
     @property
@@ -108,7 +108,7 @@ class Observer:
         return 0 if last is None else max(0, last - self._followed)
 
     def exception(self) -> Exception | None:
-        """Return why it has ended; None: it runs, or was stopped."""
+        """Return why the observer has ended; None: it runs, or was stopped."""
         return self._failure
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - Spark's name
@@ -133,7 +133,7 @@ class Observer:
             raise self._failure
 
     def stop(self) -> None:
-        """End it; a batch in hand is interrupted, and read again by the next start."""
+        """End the observer; a batch in hand is interrupted, and read again by the next start."""
         self._stopped.set()
         self._woken.set()
         if (step := self._step) is not None:

@@ -83,12 +83,12 @@ class BatchProcessor(Protocol):
 
     @property
     def outlives_its_sources(self) -> bool:
-        """Return whether it has something to do when all that the query's sources have sent has ended."""
+        """Return whether the processor has something to do when all that the query's sources have sent has ended."""
         ...
 
     @property
     def reads_all(self) -> bool:
-        """Return whether it reads all rows that it is given; else nobody knows how many."""
+        """Return whether the processor reads all rows that it is given; else nobody knows how many."""
         ...
 
     def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult | None:

@@ -116,7 +116,7 @@ class TrackedQuery:
 
     @property
     def outlives_its_sources(self) -> bool:
-        """Return whether it has something to do when all that its sources have sent has ended."""
+        """Return whether the query has something to do when all that its sources have sent has ended."""
         return not self.fronts
 
     @property

@@ -89,7 +89,7 @@ class QueryPlan:
 
     @property
     def only_counts(self) -> bool:
-        """Return whether its rows are counted by substream, and go nowhere."""
+        """Return whether the query's rows are counted by substream, and go nowhere."""
         return isinstance(self.destination, Nowhere)
 
     @property

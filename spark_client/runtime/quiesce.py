@@ -152,7 +152,7 @@ class Quiesce:
 
     @property
     def reached(self) -> bool:
-        """Return whether it has come to a good end."""
+        """Return whether the attempt has come to a good end."""
         return self.ended.is_set() and self.failure is None
 
     def begin(self) -> None:

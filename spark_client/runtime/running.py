@@ -191,7 +191,7 @@ class Running:
             raise explained(error) from error
 
     def stop(self, patience: float) -> None:
-        """Stop them all, each between two batches, and let nothing of them act any more.
+        """Stop all queries, each between two batches, and let nothing of them act any more.
 
         Called in a query's own batch, it stops that query once the batch has been committed, after this has returned.
 

@@ -205,7 +205,7 @@ class ServedQuery:
         return not self._ended.is_set()
 
     def stop(self) -> None:
-        """Stop it."""
+        """Stop the query."""
         self._tell()
         self._query.stop()
 

@@ -119,7 +119,7 @@ class Level:
         return cls(**{**fields, "calendar": None if cut is None else CalendarRule(**cut)})
 
     def bounds(self, micros: Column, zone: Column | None) -> tuple[Column, Column]:
-        """Return where its window begins and ends that a time falls into, in microseconds.
+        """Return where the window of this level begins and ends that a time falls into, in microseconds.
 
         Args:
             micros: the time, in microseconds.
@@ -232,7 +232,7 @@ class NestedWindows(Windows):
         return [Substream(piece.scope, self.interval(start, end), end) for start, end in windows_in(piece.name)]
 
     def _is_over(self, piece: Substream, level: int, ended: Collection[Substream]) -> bool:
-        """Return whether its window of a level has ended, and the shorter ones that end no later."""
+        """Return whether a row's window of a level has ended, and the shorter ones that end no later."""
         bounds = windows_in(piece.name)[: level + 1]
         windows = self._windows_of(piece)[: level + 1]
         return all(each in ended for each, (_, end) in zip(windows, bounds, strict=True) if end <= bounds[-1][1])

@@ -353,12 +353,12 @@ class Substreams(ABC):
         return (substream,)
 
     def recuts(self, before: Substreams) -> bool:  # noqa: ARG002
-        """Return whether its windows differ from those of another rule in length and offset alone, and may take them
+        """Return whether this rule's windows differ from another's in length and offset alone, and may take them
         in."""
         return False
 
     def takes_over(self, before: Substreams) -> bool:
-        """Return whether its windows take in those of another rule; False: they are the same.
+        """Return whether this rule's windows take in those of another; False: they are the same.
 
         Raises:
             UsageError: they differ in more than the length and the offset of windows.
@@ -396,7 +396,7 @@ class Substreams(ABC):
     @property
     @abstractmethod
     def example(self) -> str:
-        """Return what its substreams are, with an example if they are all alike, for messages."""
+        """Return the rule's substreams, with an example if they are all alike, for messages."""
 
     @abstractmethod
     def bounds(self, substream: Substream) -> tuple[datetime | None, datetime | None]:
