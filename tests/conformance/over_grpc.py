@@ -9,6 +9,7 @@ import grpc
 from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
+from tests.model.lines import NAMING
 from tracker.wire import ERROR_DOMAIN
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
@@ -186,7 +187,7 @@ class Driver:
 def report(job: str, line: Line) -> wire.ReportRequest:
     entries, promises = line["entries"], line["promises"]
     mentions = [(entry[0], entry[1], entry[2]) for entry in entries]
-    mentions += [(said[2], said[3], said[4]) for said in promises if said[0] in ("close", "expect")]
+    mentions += [(said[2], said[3], said[4]) for said in promises if said[0] in NAMING]
     index = {mention: i for i, mention in enumerate(dict.fromkeys(mentions))}
     scopes = list(dict.fromkeys(scope for scope, _, _ in index))
     segments = list(dict.fromkeys(entry[3] for entry in entries))
@@ -224,12 +225,17 @@ def _promise(said: list[Any], index: dict[Any, int] | None = None) -> wire.Promi
         case ["finish", front]:
             return wire.Promise(finish=front)
         case ["expect", front, scope, name, end_time, segment, elements, *revise]:
-            expect = wire.Expect(front=front, segment=segment, elements=elements, revise=bool(revise and revise[0]))
+            changes, xor = [*revise, False, None][:2]
+            expect = wire.Expect(front=front, segment=segment, elements=elements, revise=bool(changes), xor=xor)
             if index is None:
                 expect.substream.MergeFrom(wire.SubstreamName(scope=scope, name=name, end_time=end_time))
             else:
                 expect.substream_index = index[scope, name, end_time]
             return wire.Promise(expect=expect)
+        case ["identities", front, scope, name, end_time, segment, xor]:
+            place = (index or {})[scope, name, end_time]
+            identities = wire.Identities(front=front, segment=segment, substream_index=place, xor=xor)
+            return wire.Promise(identities=identities)
     raise ValueError(said)
 
 

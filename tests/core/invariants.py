@@ -178,7 +178,9 @@ def _what_can_be_withdrawn_is_staged(job: Job) -> None:
 def _expectations_are_counted(job: Job) -> None:
     """Check that fronts' numbers are counted, of substreams that there are, and those to come are waited for."""
     expectations, accounts = job.closing.expectations, job.accounts
-    _same(expectations.count, sum(len(expectations.of(id_)) for id_ in expectations.ids()))
+    added = expectations.identified()
+    _same(expectations.count, sum(len(expectations.of(id_)) for id_ in expectations.ids()) + len(added))
+    assert all(accounts.row_of(id_) >= 0 for id_, *_ in added), "of a substream that is forgotten"
     rows = accounts.rows_of(np.array(expectations.ids(), np.uint64))
     assert (rows >= 0).all(), "of a substream that is forgotten"
     for id_, row in zip(expectations.ids(), rows.tolist(), strict=True):
@@ -193,7 +195,11 @@ def _expectations_are_counted(job: Job) -> None:
         for id_, row in zip(expectations.ids(), rows.tolist(), strict=True)
         for on, _ in expectations.of(id_)
     }
-    short = sorted(each for each in expected if each[3] < each[2] and not accounts.reason(each[0], each[1]))
+    short = sorted(
+        (row, on, number, sent)
+        for row, on, number, sent in expected
+        if (sent < number or expectations.differs(accounts.id_of(row), on)) and not accounts.reason(row, on)
+    )
     _same(found, short)
     in_all = (len({row for row, *_ in short}), sum(each[2] for each in short), sum(each[3] for each in short))
     _same(tuple(expectations.shortfall()), in_all)

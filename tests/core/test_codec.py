@@ -72,6 +72,8 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
     "Expectations": {
         "_least": "the least of the numbers",
         "_segment": "goes with it",
+        "_with_xor": "found by the numbers",
+        "_short": "counted when it is asked",
         "_short_expected": "counted when it is asked",
         "_short_sent": "counted when it is asked",
         "_shortfall": "counted when it is asked",

@@ -58,6 +58,7 @@ class Generator:
         self.ending = Random(f"what no promise ends in {seed}")
         self.silencing = Random(f"the silent fronts of {seed}")
         self.hedging = Random(f"the closes of {seed} that might have forgotten a front")
+        self.naming = Random(f"the identities of {seed}")
         self.pauses = seed % 3 == 2  # the others' sequences stay as they were, and show what single ones have shown
         self.lines: list[Line] = []
         self.model = ReferenceTracker("model")
@@ -214,6 +215,9 @@ class Generator:
             "promises": self._promises(p) if r.random() < 0.35 else [],
             "commit": commit,
         } | said
+        if self.counts and self.naming.random() < 0.4:
+            mine = {key[0] for key in self.numbers if self.owners.get(key[0]) == p.name}
+            line["promises"] = [*line["promises"], *map(self._identities, sorted(mine))]
         if self.ids:
             line |= {"ids": r.random() < 0.6, "want_ids": r.random() < 0.6}
             if r.random() < 0.02:
@@ -245,9 +249,11 @@ class Generator:
         """Return a tenant's window somewhere around where the fronts are."""
         r = self.random
         window = max(0, self.time // 10 + r.choice([-3, -1, 0, 0, 1, 1, 2, 3, 5]))
-        number = 6 * window + r.randrange(1 if self.tiny else 5)
+        return self._numbered(6 * window + r.randrange(1 if self.tiny else 5))
+
+    def _numbered(self, number: int) -> tuple[str, str, int | None]:
         endless = number % 2 == 1 and number % 100 < 100 * self.endless
-        return SCOPES[number % 3], f"w{number}", None if endless else 10 * (window + 1)
+        return SCOPES[number % 3], f"w{number}", None if endless else 10 * (number // 6 + 1)
 
     def _label(self) -> int:
         if self.small_labels:
@@ -293,7 +299,16 @@ class Generator:
         number = self.numbers.setdefault((front, segment, scope, name), max(0, sent + r.choice([-1, 0, 0, 0, 1, 2])))
         if r.random() < 0.2:
             number = max(0, number + r.choice([-1, 1]))
-        return ["expect", front, scope, name, end_time, segment, number, *([True] if r.random() < 0.3 else [])]
+        revises = r.random() < 0.3
+        if self.naming.random() < 0.3:
+            return ["expect", front, scope, name, end_time, segment, number, revises, self.naming.randrange(4)]
+        return ["expect", front, scope, name, end_time, segment, number, *([True] if revises else [])]
+
+    def _identities(self, front: str) -> list[Any]:
+        """Return identities of elements: of so few kinds that those of a substream often are the promised ones."""
+        _, segment, scope, name = self.naming.choice([key for key in self.numbers if key[0] == front])
+        end_time = self._numbered(int(name[1:]))[2]
+        return ["identities", front, scope, name, end_time, segment, self.naming.randrange(4)]
 
     def _end_epoch(self, p: _Producer) -> None:
         r = self.random

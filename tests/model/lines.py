@@ -33,6 +33,7 @@ from tracker.contract.commands import (
     FinishFront,
     ForgetProducer,
     Frontier,
+    Identities,
     JobDefined,
     Opened,
     OpenProducer,
@@ -54,7 +55,7 @@ from tracker.core import Tracker
 
 Line: TypeAlias = dict[str, Any]
 
-NAMING = ("close", "expect")  # promises that name a substream
+NAMING = ("close", "expect", "identities")  # promises that name a substream
 
 JOB = "job"
 START = 1_700_000_000 * 10**9  # a time, in nanoseconds since the Unix epoch
@@ -301,7 +302,10 @@ def _promise(said: list[Any], index: dict[tuple[str, str, int | None], int]) -> 
         case ["finish", front]:
             return Finish(front)
         case ["expect", front, scope, name, end_time, segment, elements, *revise]:
-            return Expect(front, segment, index.get((scope, name, end_time), 0), elements, bool(revise and revise[0]))
+            place, (changes, xor) = index.get((scope, name, end_time), 0), [*revise, False, None][:2]
+            return Expect(front, segment, place, elements, bool(changes), xor)
+        case ["identities", front, scope, name, end_time, segment, xor]:
+            return Identities(front, segment, index.get((scope, name, end_time), 0), xor)
     raise ValueError(said)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from tracker.contract.commands import (
     Abandon,
+    AboutSubstream,
     Ack,
     Acknowledged,
     Answer,
@@ -37,6 +38,7 @@ from tracker.contract.commands import (
     FinishFront,
     ForgetProducer,
     Frontier,
+    Identities,
     JobDefined,
     Opened,
     OpenProducer,
@@ -87,8 +89,10 @@ Sid: TypeAlias = int  # a substream's id
 FrontierPromise: TypeAlias = tuple[Literal["frontier"], str, str | None, int]
 ClosePromise: TypeAlias = tuple[Literal["close"], str, Sid]
 FinishPromise: TypeAlias = tuple[Literal["finish"], str]
-ExpectPromise: TypeAlias = tuple[Literal["expect"], str, Sid, str, int, bool]  # …, segment, elements, revise
-Promised: TypeAlias = FrontierPromise | ClosePromise | FinishPromise | ExpectPromise
+Number: TypeAlias = tuple[int, int | None]  # elements, and the XOR of their identities
+ExpectPromise: TypeAlias = tuple[Literal["expect"], str, Sid, str, Number, bool]  # …, segment, number, revise
+IdentitiesPromise: TypeAlias = tuple[Literal["identities"], str, Sid, str, int]  # …, segment, xor
+Promised: TypeAlias = FrontierPromise | ClosePromise | FinishPromise | ExpectPromise | IdentitiesPromise
 Supporter: TypeAlias = tuple[str, int] | None  # the IMMEDIATE epoch that can still be revoked; None: firm
 Entry: TypeAlias = tuple[Sid, str, int, int, int]  # substream, segment, xor, sent, received
 
@@ -130,7 +134,8 @@ class Substream:
     was_closed: frozenset[str] = frozenset()  # on which segments
     stalled: bool = False
     # By segment and front ("": those removed): the numbers it has promised, the last of which stands.
-    expectations: dict[str, dict[str, list[tuple[Supporter, int]]]] = field(default_factory=dict)
+    expectations: dict[str, dict[str, list[tuple[Supporter, Number]]]] = field(default_factory=dict)
+    identities: dict[str, list[tuple[str, Supporter, int]]] = field(default_factory=dict)  # by segment, in turn
     excess: dict[str, int] = field(default_factory=dict)  # by segment: the number expected when more was announced
     late_reports: int = 0
     given_up: Reason | None = None  # why no front is asked any more
@@ -147,15 +152,26 @@ class Substream:
 
     def expected(self, segment: str) -> dict[str, int]:
         """Return the number of elements that each front has promised on a segment."""
+        return {front: number[0] for front, number in self.numbers(segment).items()}
+
+    def numbers(self, segment: str) -> dict[str, Number]:
+        """Return the same, each with the XOR that was promised."""
         return {front: numbers[-1][1] for front, numbers in self.expectations.get(segment, {}).items()}
+
+    def differs(self, segment: str) -> bool:
+        """Return whether other elements were sent than promised, by their identities."""
+        sent: dict[str, int] = {}
+        for front, _, xor in self.identities.get(segment, []):
+            sent[front] = sent.get(front, 0) ^ xor
+        return any(xor is not None and sent.get(front, 0) != xor for front, (_, xor) in self.numbers(segment).items())
 
     def short(self, segment: str) -> bool:
         """Return whether more is expected than was sent."""
         return not self.ended_on(segment) and self.unmet(segment)
 
     def unmet(self, segment: str) -> bool:
-        """Return whether fewer elements were sent than promised, also after the end."""
-        return self.account(segment).sent < sum(self.expected(segment).values())
+        """Return whether fewer elements were sent than promised, or others, also after the end."""
+        return self.account(segment).sent < sum(self.expected(segment).values()) or self.differs(segment)
 
     @property
     def rank(self) -> tuple[bool, int, Sid]:
@@ -482,24 +498,34 @@ class Job:
 
     def expect(self, promise: ExpectPromise, supporter: Supporter) -> Substream | None:
         """Let a number take effect. Return the substream, if the number is another one than before."""
-        _, front, sid, segment, elements, revise = promise
+        _, front, sid, segment, number, revise = promise
         s = self.substreams[sid]
         if front not in self.fronts or not s.known or s.ended_on(segment):
             return None
-        before = s.expected(segment).get(front)
-        if before is not None and before != elements and not revise:
+        before = s.numbers(segment).get(front)
+        if before is not None and before != number and not revise:
             return None  # revised before this took effect
         numbers = s.expectations.setdefault(segment, {}).setdefault(front, [])
         if supporter is None:
             numbers.clear()
-        numbers.append((supporter, elements))
-        return s if before != elements else None
+        numbers.append((supporter, number))
+        return s if before != number else None
+
+    def identify(self, promise: IdentitiesPromise, supporter: Supporter) -> None:
+        """Let the identities of sent elements take effect."""
+        _, front, sid, segment, xor = promise
+        s = self.substreams[sid]
+        if front in self.fronts and s.known and not s.ended_on(segment):
+            s.identities.setdefault(segment, []).append((front, supporter, xor))
 
     def forget_expectations(self, wanted: Callable[[Supporter], bool]) -> list[Substream]:
         """Take back numbers of some epochs, but where the substream has ended since. Return those changed by it."""
         changed = []
         for s in self.substreams.values():
-            before = {g: s.expected(g) for g in s.expectations}
+            for segment, sent in s.identities.items():
+                if not s.ended_on(segment):
+                    s.identities[segment] = [each for each in sent if not wanted(each[1])]
+            before = {g: s.numbers(g) for g in s.expectations}
             for segment in list(s.expectations):
                 if s.ended_on(segment):
                     continue
@@ -510,13 +536,15 @@ class Job:
                         del fronts[front]
                 if not fronts:
                     del s.expectations[segment]
-            if before != {g: s.expected(g) for g in s.expectations}:
+            if before != {g: s.numbers(g) for g in s.expectations}:
                 changed.append(s)
         return changed
 
     def make_expectations_firm(self, supporter: Supporter) -> None:
         """Commit what this epoch has promised, so that what came before never counts again."""
         for s in self.substreams.values():
+            for segment, sent in s.identities.items():
+                s.identities[segment] = [(f, None if by == supporter else by, xor) for f, by, xor in sent]
             for fronts in s.expectations.values():
                 for front, numbers in fronts.items():
                     made = [(None if said[0] == supporter else said[0], said[1]) for said in numbers]
@@ -528,8 +556,13 @@ class Job:
         for s in self.substreams.values():
             for segment, fronts in s.expectations.items():
                 if segment in segments and name in fronts:
-                    number = fronts.pop(name)[-1][1]
-                    fronts[""] = [(None, number + (fronts[""][-1][1] if "" in fronts else 0))]
+                    number, xor = fronts.pop(name)[-1][1]
+                    others, other = fronts[""][-1][1] if "" in fronts else (0, 0)
+                    both = None if xor is None or other is None else xor ^ other
+                    fronts[""] = [(None, (number + others, both))]
+            for segment, sent in s.identities.items():
+                if segment in segments:
+                    s.identities[segment] = [("" if f == name else f, by, xor) for f, by, xor in sent]
 
     def note_scope(self, promise: Promised) -> None:
         if promise[0] == "frontier" and promise[2] is not None:
@@ -866,7 +899,7 @@ class ReferenceTracker:
                 job.firm.add(("close", name, sid))
             for s, segment in counted_by_all:
                 if segment in _fed(spec, name) and segment in kept:
-                    s.expectations[segment][name] = [(None, 0)]
+                    s.expectations[segment][name] = [(None, (0, 0))]
         job.fronts = {name: job.fronts.get(name) or self._new_front(name) for name in spec.fronts}
         job.left = [*job.left, job.spec.deployment][-1000:]
         job.spec = spec
@@ -876,6 +909,7 @@ class ReferenceTracker:
             s.accounts = {g: account for g, account in s.accounts.items() if g in job.feeds}
             s.ended = {g: end for g, end in s.ended.items() if g in job.feeds}
             s.expectations = {g: numbers for g, numbers in s.expectations.items() if g in job.feeds}
+            s.identities = {g: sent for g, sent in s.identities.items() if g in job.feeds}
             s.excess = {g: number for g, number in s.excess.items() if g in job.feeds}
             if s.open and all(g in s.ended for g in job.feeds):  # the others are no more
                 self._is_over(job, s)
@@ -1005,7 +1039,7 @@ class ReferenceTracker:
             self._make_firm(job, promises)
             self._evaluate(job)
         else:
-            job.make_firm(promise for promise in epoch.withdrawable if promise[0] != "expect")
+            job.make_firm(promise for promise in epoch.withdrawable if promise[0] not in ("expect", "identities"))
             job.make_expectations_firm((producer.name, number))
         self._count_as_committed(job, producer, number)
 
@@ -1088,6 +1122,8 @@ class ReferenceTracker:
                 job.note_scope(promise)
                 if promise[0] == "expect":
                     self._expect(job, promise, (producer.name, c.epoch))
+                elif promise[0] == "identities":
+                    job.identify(promise, (producer.name, c.epoch))
             self._evaluate(job)
         if c.commit:
             self._commit_up_to(job, producer, c.epoch)
@@ -1108,7 +1144,7 @@ class ReferenceTracker:
         if len(c.scope_index) != len(c.names) or len(c.end_times) not in (0, len(c.names)):
             raise Refused(Refusal.MALFORMED, "columns of unequal length")
         substreams = len(c.names) + len(c.substream_ids)
-        closes = [promise.substream_index for promise in c.promises if isinstance(promise, Close | Expect)]
+        closes = [promise.substream_index for promise in c.promises if isinstance(promise, AboutSubstream)]
         if (
             any(i >= len(c.scopes) for i in c.scope_index.tolist())
             or any(i >= substreams for i in (*c.substream_index.tolist(), *closes))
@@ -1149,11 +1185,11 @@ class ReferenceTracker:
                 self._check_front(job, producer, promise.front)
             elif promise.only_without_fronts and job.fronts:
                 raise Refused(Refusal.UNKNOWN_FRONT, "a close without a front")
-            if isinstance(promise, Expect) and promise.segment not in job.feeds:
+            if isinstance(promise, Expect | Identities) and promise.segment not in job.feeds:
                 raise Refused(Refusal.UNKNOWN_SEGMENT, promise.segment)
-            if isinstance(promise, Expect) and promise.segment not in job.fed(promise.front):
+            if isinstance(promise, Expect | Identities) and promise.segment not in job.fed(promise.front):
                 raise Refused(Refusal.MALFORMED, "a front expects on a segment that it does not feed")
-            if isinstance(promise, Close | Expect):
+            if isinstance(promise, AboutSubstream):
                 check_end_time(promise.substream_index)
         return named
 
@@ -1166,7 +1202,7 @@ class ReferenceTracker:
         dropped: Sequence[StagedReport],
     ) -> None:
         """Refuse another number than the last that was accepted, unless it revises one that may still change."""
-        said: dict[tuple[str, str, str, str], int] = {}  # by (scope, name, segment, front): what is staged
+        said: dict[tuple[str, str, str, str], Number] = {}  # by (scope, name, segment, front): what is staged
         for number in sorted(producer.staged) if producer.mode == Mode.STAGED else []:
             for report in producer.staged[number].reports:
                 for p in report.promises if report not in dropped else []:
@@ -1180,12 +1216,13 @@ class ReferenceTracker:
             scope, name = (one.scope, one.name) if isinstance(one, Substream) else one[:2]
             s = job.find(scope, name)
             key = (scope, name, promise.segment, promise.front)
-            standing = s.expected(promise.segment).get(promise.front) if s else None
+            standing = s.numbers(promise.segment).get(promise.front) if s else None
             last = said.get(key, standing)
             over = s is not None and s.ended_on(promise.segment)
-            if last is not None and last != promise.elements and (over or not promise.revise):
+            promised = (promise.elements, promise.xor if promise.elements else 0)
+            if last is not None and last != promised and (over or not promise.revise):
                 raise Refused(Refusal.EXPECT_CONFLICT, str(key))
-            said[key] = promise.elements
+            said[key] = promised
 
     def _check_front(self, job: Job, producer: Producer, name: str) -> None:
         if name not in job.fronts:
@@ -1296,6 +1333,8 @@ class ReferenceTracker:
         for promise in promises:
             if promise[0] == "expect":
                 self._expect(job, promise, None)
+            elif promise[0] == "identities":
+                job.identify(promise, None)
             else:
                 job.make_firm([promise])
 
@@ -1343,7 +1382,7 @@ class ReferenceTracker:
         for promise in promises:
             if promise[0] == "close" and promise[2] in fresh:
                 mentions[promise[2]] |= {g for g in job.feeds if not promise[1] or promise[1] in job.reaching(g)}
-            elif promise[0] == "expect" and promise[2] in fresh:
+            elif promise[0] in ("expect", "identities") and promise[2] in fresh:
                 mentions[promise[2]].add(promise[3])
         for sid in fresh:
             s = job.substreams[sid]
@@ -2119,6 +2158,7 @@ class ReferenceTracker:
                 s.expected(g),
                 s.ended_on(g) or job.closed(s, g, promised),
                 g in s.ended and s.ended[g].by_drain,
+                s.differs(g),
             )
 
 
@@ -2167,13 +2207,15 @@ def _resolved(promise: Promise, sids: Sequence[Sid]) -> Promised:
             return ("close", front, sids[index])
         case Finish(front):
             return ("finish", front)
-        case Expect(front, segment, index, elements, revise):
-            return ("expect", front, sids[index], segment, elements, revise)
+        case Expect(front, segment, index, elements, revise, xor):
+            return ("expect", front, sids[index], segment, (elements, xor if elements else 0), revise)
+        case Identities(front, segment, index, xor):
+            return ("identities", front, sids[index], segment, xor)
 
 
 def _named(promises: Iterable[Promised]) -> list[Sid]:
     """Return the substreams that promises name: closed, or expected."""
-    return [promise[2] for promise in promises if promise[0] == "close" or promise[0] == "expect"]
+    return [promise[2] for promise in promises if promise[0] in ("close", "expect", "identities")]
 
 
 def _check_bounds(command: Command) -> None:

@@ -24,6 +24,7 @@ from tracker.contract.commands import (
     Expect,
     Finish,
     Frontier,
+    Identities,
     Opened,
     OpenProducer,
     Promise,
@@ -47,20 +48,25 @@ class Superseded(Exception):  # noqa: N818 - it happens to good runs
 
 @dataclass(frozen=True)
 class Expected:
-    """The number of elements that a source promises to send of a substream."""
+    """The number of elements that a source promises to send of a substream, and the XOR of their labels."""
 
     front: str
     substream: Substream
     elements: int
     revise: bool = False
+    xor: int | None = None
 
     def promise(self, index: int) -> Expect:
-        return Expect(self.front, "a", index, self.elements, self.revise)
+        return Expect(self.front, "a", index, self.elements, self.revise, self.xor)
 
 
 @dataclass
 class Work:
-    """A report's elements sent and received, its promises, and substreams closed for a front or expected of it."""
+    """A report's elements sent and received, its promises, and substreams closed for a front or expected of it.
+
+    Args:
+        front: that says which elements it has sent; empty: none does.
+    """
 
     units: tuple[str, ...]
     sent: list[Element] = field(default_factory=list)
@@ -68,6 +74,7 @@ class Work:
     promises: list[Promise] = field(default_factory=list)
     closes: list[tuple[str, Substream]] = field(default_factory=list)
     expects: list[Expected] = field(default_factory=list)
+    front: str = ""
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -77,6 +84,7 @@ class Work:
             self.promises + other.promises,
             self.closes + other.closes,
             self.expects + other.expects,
+            self.front or other.front,
         )
 
     def report(self, producer: str, run: str, epoch: int, commit: bool = False) -> Report:
@@ -109,6 +117,11 @@ class Work:
             entry_count=len(sums),
             promises=[
                 *(each.promise(substreams.index(each.substream)) for each in self.expects),
+                *(
+                    Identities(self.front, segment, substreams.index(s), xor)
+                    for (s, segment), (xor, _, _) in sums.items()
+                    if self.front and segment == "a"
+                ),
                 *self.promises,
                 *(Close(front, substreams.index(s), only_without_fronts=True) for front, s in self.closes),
             ],
@@ -230,6 +243,7 @@ class Source(Actor):
         self.world.oracle.may_be_known(flush.elements)
         self.world.oracle.named |= set(flush.closes)
         work = Work((f"flush{epoch}",), sent=flush.elements, closes=[(self.front, s) for s in flush.closes])
+        work.front = self.front
         promises = self._promises(epoch)
         expects = self._expects(flush)
         if expects and self.chance(0.3):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import reduce
+from operator import xor
 from random import Random
 
 from tracker.contract.commands import DefineJob, Drain
@@ -161,11 +163,20 @@ class Dataflow:
     def _numbers(self, front: str, elements: list[Element], newcomer: bool) -> list[Expected]:
         """Return the numbers that a source expects, in their order: of some too much at first, and then the truth."""
         r = self.random
-        numbers = [Expected(front, s, sum(e.substream == s for e in elements)) for s in self.counted]
+        labels = {s: [e.label for e in elements if e.substream == s] for s in self.counted}
+        exact = r.random() < 0.5
+        numbers = [
+            Expected(front, s, len(each), xor=reduce(xor, each, 0) if exact else None) for s, each in labels.items()
+        ]
         r.shuffle(numbers)
         if newcomer:
             return numbers
-        wrong = [replace(each, elements=each.elements + r.randint(1, 3)) for each in numbers]
+        wrong = [
+            replace(each, elements=each.elements + r.randint(1, 3))
+            if each.xor is None or r.random() < 0.5
+            else replace(each, xor=each.xor ^ r.getrandbits(64))
+            for each in numbers
+        ]
         wrong = [each for each in wrong if r.random() < 0.3]
         revised = {each.substream for each in wrong}
         return (

@@ -70,7 +70,7 @@ FRONT = status.FrontStatus("till", True, True, {"*": -3, "berlin": 4}, "p", AT, 
 JOB = status.JobStatus(
     JOB_SPEC, 1, 2, 3, 4, 5, 6, (PRODUCER,), (FRONT,), DRAIN, "log", 7, 8, 9, 10, 11, 12, 13, 14, 15, ("clean",)
 )
-SEGMENT = status.SegmentStatus("raw", True, 1, 2, 3, "p", "q", 9, {"till": 4, "": 5}, True, True)
+SEGMENT = status.SegmentStatus("raw", True, 1, 2, 3, "p", "q", 9, {"till": 4, "": 5}, True, True, True)
 SUBSTREAM = status.SubstreamStatus(
     "berlin", "monday", -24, True, ("till",), (SEGMENT,), 1, AT, AT + SECOND, ("p",), True
 )
@@ -159,6 +159,8 @@ def test_a_report() -> None:
         commands.Close("till", 1),
         commands.Finish("till"),
         commands.Expect("till", "raw", 2, 5, True),
+        commands.Expect("till", "raw", 1, 5, False, 2**64 - 1),
+        commands.Identities("till", "raw", 1, 2**63),
     ]
     contents = commands.Contents(
         [("berlin", "monday"), ("bonn", "monday"), ("berlin", "tuesday")],
@@ -193,16 +195,18 @@ def test_a_report() -> None:
         commands.Close("till", place[1]),
         given[3],
         commands.Expect("till", "raw", place[2], 5, True),
+        commands.Expect("till", "raw", place[1], 5, False, 2**64 - 1),
+        commands.Identities("till", "raw", place[1], 2**63),
     )
 
 
 def test_the_promises_of_a_commit() -> None:
-    expected = commands.Expected("till", "raw", "berlin", "monday", 5, end_time=24, revise=True)
+    expected = commands.Expected("till", "raw", "berlin", "monday", 5, end_time=24, revise=True, xor=7)
     frontier = commands.Frontier("till", 24)
     request = wire.CommitRequest(job="shop", promises=codec.write_promises([frontier, expected]))
     read = codec.read_command(codec.Method.COMMIT, request.SerializeToString())
     assert isinstance(read, commands.Commit)
-    assert read.promises == (frontier, commands.Expect("till", "raw", 0, 5, True))
+    assert read.promises == (frontier, commands.Expect("till", "raw", 0, 5, True, 7))
     assert read.substreams == (("berlin", "monday", 24),)
 
 

@@ -18,11 +18,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from tracker.client.tokens import Token
 from tracker.client.waiting import in_thread
-from tracker.contract.commands import Close, Contents, Expect, Finish, Frontier, Promise, Reported
+from tracker.contract.commands import (
+    AboutSubstream,
+    Close,
+    Contents,
+    Expect,
+    Finish,
+    Frontier,
+    Identities,
+    Promise,
+    Reported,
+)
 from tracker.contract.values import NO_END_TIME, Outcome
-
-_About: TypeAlias = Close | Expect  #: promises about one substream
-_ABOUT = (Close, Expect)
 
 _ENTRY_BYTES = 32  #: bytes that an entry takes in a message, at most
 _SUBSTREAM_BYTES = 24  #: bytes that a substream takes in addition to its names, at most
@@ -61,9 +68,9 @@ def split(contents: Contents, largest: Largest) -> Iterator[Contents]:
     rows = np.argsort(contents.substream_index, kind="stable")
     ordered = contents.substream_index[rows].astype(np.int64)
     others: list[Promise] = []
-    about: dict[int, list[_About]] = {}
+    about: dict[int, list[AboutSubstream]] = {}
     for promise in contents.promises:
-        if isinstance(promise, _ABOUT):
+        if isinstance(promise, AboutSubstream):
             about.setdefault(promise.substream_index, []).append(promise)
         else:
             others.append(promise)
@@ -86,7 +93,7 @@ def split(contents: Contents, largest: Largest) -> Iterator[Contents]:
 
 
 def _ranges(
-    contents: Contents, ordered: NDArray[np.int64], about: Mapping[int, Sequence[_About]], largest: Largest
+    contents: Contents, ordered: NDArray[np.int64], about: Mapping[int, Sequence[AboutSubstream]], largest: Largest
 ) -> Iterator[tuple[int, int]]:
     """Yield ranges of substreams that make a piece, from the first to the one after the last."""
     number = len(contents.substreams)
@@ -374,6 +381,7 @@ class Report:
         elements: int,
         end_time: int | None = None,
         revise: bool = False,
+        xor: int | None = None,
     ) -> None:
         """Promise that the front sends exactly a number of elements of one substream on a segment.
 
@@ -388,6 +396,8 @@ class Report:
             elements: how many in all, 0 or more.
             revise: replace another number that the front has given. Without it, another number is refused
                 (``EXPECT_CONFLICT``); so is any other number once the substream has ended on the segment.
+            xor: of the identities of these elements, so that a copy cannot stand for a missing one: any 64 bits that
+                name an element for ever, as the front gives them to `identities`.
 
         Raises:
             ValueError: `elements` is negative, or the substream had another end time before.
@@ -395,11 +405,28 @@ class Report:
         >>> report = Report(lambda contents, units, commit: print(contents.promises))
         >>> report.expect("control", "raw", "JFK", "2013-01-01", 20, end_time=24)
         >>> report.report(units=["0"])
-        (Expect(front='control', segment='raw', substream_index=0, elements=20, revise=False),)
+        (Expect(front='control', segment='raw', substream_index=0, elements=20, revise=False, xor=None),)
         """
         if elements < 0:
             raise ValueError(f"elements={elements} is not valid; a front expects 0 elements or more")
-        self._promises.append(Expect(front, segment, self._substream(scope, name, end_time), elements, revise))
+        substream = self._substream(scope, name, end_time)
+        self._promises.append(Expect(front, segment, substream, elements, revise, xor))
+
+    def identities(
+        self, front: str, segment: str, scope: str, name: str, xor: int, end_time: int | None = None
+    ) -> None:
+        """Give the identities of the elements that this report has of one substream, for a front that expects them.
+
+        Args:
+            segment: where the elements are counted as sent.
+            xor: of their identities, 64 bits.
+
+        >>> report = Report(lambda contents, units, commit: print(contents.promises))
+        >>> report.identities("control", "raw", "JFK", "2013-01-01", 0x5eed ^ 0xbeef)
+        >>> report.report(units=["0"])
+        (Identities(front='control', segment='raw', substream_index=0, xor=57346),)
+        """
+        self._promises.append(Identities(front, segment, self._substream(scope, name, end_time), xor))
 
     def finish(self, front: str) -> None:
         """Promise that the front will send no more elements at all."""

@@ -155,6 +155,11 @@ def _expected(segment: SegmentStatus, job: JobStatus, substream: SubstreamStatus
     if segment.missing:
         numbers = ", ".join(f"{front or 'fronts that were removed'}: {n}" for front, n in segment.expected_by.items())
         yield f"segment {segment.segment!r}: {segment.sent} of {segment.expected} expected elements sent ({numbers})"
+    elif segment.differs:
+        yield (
+            f"segment {segment.segment!r}: {segment.sent} of {segment.expected} expected elements sent, but not the "
+            "promised ones, by their identities: a copy stands for a missing one, or one was sent that nobody promised"
+        )
     if not set(substream.waiting_for).isdisjoint(segment.expected_by):
         for front in job.fronts:
             feeds = not front.segments or segment.segment in front.segments

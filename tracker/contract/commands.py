@@ -55,6 +55,17 @@ class Expect:
     substream_index: int  #: its place among the substreams of the report, or of the commit
     elements: int
     revise: bool = False  #: takes the place of another number
+    xor: int | None = None  #: of the identities of these elements, 64 bits; None: any elements count
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """The elements of one substream that a report has of a front on a segment: see `Expect.xor`."""
+
+    front: str
+    segment: str
+    substream_index: int  #: its place among the substreams of the report
+    xor: int  #: of the elements' identities, 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +83,11 @@ class Expected:
     elements: int
     end_time: int | None = None  #: the substream's, if it has one
     revise: bool = False
+    xor: int | None = None
 
 
-Promise: TypeAlias = Frontier | Finish | Close | Expect
+Promise: TypeAlias = Frontier | Finish | Close | Expect | Identities
+AboutSubstream: TypeAlias = Close | Expect | Identities  #: promises about one substream
 CommitPromise: TypeAlias = Frontier | Finish | Expected
 
 

@@ -210,6 +210,7 @@ class SegmentStatus(Shown):
     expected_by: Mapping[str, int] = field(default_factory=dict)  #: by front; ``""``: fronts that were removed
     closed: bool = False  #: nothing more comes from the fronts that reach it
     by_drain: bool = False  #: it has ended, and only a drain had closed it: more may follow in a later deployment
+    differs: bool = False  #: the identities of what was sent are not those that a front has promised
 
     @property
     def missing(self) -> int:

@@ -16,7 +16,7 @@ from tracker.contract.values import NO_END_TIME, Reason
 
 from .accounts import Accounts, Changes
 from .cells import Rows
-from .expectations import Expectations
+from .expectations import Expectations, Key
 from .fronts import EVERYTHING, UNSET, Front, FrontGroup, Fronts
 from .lifecycle import CLOSED, ENDED, SOLE, STALLED
 from .producers import ExpectOf
@@ -89,7 +89,8 @@ class Waiting:
         if accounts.reason(row, segment):
             return True
         expected = self.expectations.total(accounts.id_of(row), segment) or 0
-        return self.complete(row, segment) and accounts.sent(row, segment) >= expected
+        enough = self.complete(row, segment) and accounts.sent(row, segment) >= expected
+        return enough and not self.expectations.differs(accounts.id_of(row), segment)
 
     def complete(self, row: int, segment: int) -> bool:
         """Return whether each front that feeds the segment has given a number, or has finished."""
@@ -126,10 +127,11 @@ class Waiting:
         )
 
     def is_short(self, front: Front, row: int) -> bool:
-        """Return whether fewer were sent than a front and the others expect, also where the row has ended."""
+        """Return whether fewer or others were sent than a front and the others expect, also where the row has ended."""
         id_ = self._accounts.id_of(row)
         return any(
             self._accounts.sent(row, segment) < (self.expectations.total(id_, segment) or 0)
+            or self.expectations.differs(id_, segment)
             for segment, name in self.expectations.of(id_)
             if name == front.name
         )
@@ -408,6 +410,13 @@ class ClosedSet:
             self._watch(pledge.row)
             self.look_at([pledge.row])
         return changed
+
+    def identify(self, row: int, key: Key, xor: int) -> None:
+        """Add the identities of elements that a front has sent of a known row, or take them out again."""
+        id_ = self._accounts.id_of(row)
+        self.expectations.identify(id_, key, xor)
+        if id_ in self.expectations:
+            self.look_at([row])
 
     def look_at(self, rows: Iterable[int]) -> None:
         """Look again at expected rows of which elements were added or taken out, or other numbers stand."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
@@ -28,7 +28,21 @@ from .graph import Graph
 from .job import DrainRecord, Job
 from .lifecycle import CLOSED, ENDED, KNOWN
 from .log import Dropped, EventFilter, EventLog
-from .producers import CloseOf, Epoch, ExpectOf, FinishOf, FrontierOf, Newest, Numbers, Pledge, Producer, StagedReport
+from .producers import (
+    AboutRow,
+    CloseOf,
+    Epoch,
+    ExpectOf,
+    FinishOf,
+    FrontierOf,
+    IdentitiesOf,
+    Newest,
+    Number,
+    Numbers,
+    Pledge,
+    Producer,
+    StagedReport,
+)
 from .provisional import COMMITTED, Origin, Provisional
 from .subscriptions import Subscription, Subscriptions
 from .tombstones import Tombstones
@@ -252,7 +266,7 @@ def load_drain(values: Values) -> DrainRecord:
 
 # ---------------------------------------------------------------- producers and what they have staged
 
-_PLEDGES: tuple[type[Any], ...] = (FrontierOf, CloseOf, FinishOf, ExpectOf)
+_PLEDGES: tuple[type[Any], ...] = (FrontierOf, CloseOf, FinishOf, ExpectOf, IdentitiesOf)
 
 
 def dump_producer(job: Job, producer: Producer) -> Values:
@@ -316,14 +330,14 @@ def load_entries(columns: list[Any], rows_of: RowsOf) -> Entries:
 
 def dump_pledge(pledge: Pledge, ids_of: IdsOf) -> list[Any]:
     fields = list(pledge)
-    if isinstance(pledge, CloseOf | ExpectOf):
+    if isinstance(pledge, AboutRow):
         fields[1] = int(ids_of(np.array([pledge.row]))[0])
     return [_PLEDGES.index(type(pledge)), *fields]
 
 
 def load_pledge(fields: list[Any], rows_of: RowsOf) -> Pledge:
     kind, *values = fields
-    if _PLEDGES[kind] in (CloseOf, ExpectOf):
+    if _PLEDGES[kind] in get_args(AboutRow):
         values[1] = int(rows_of(np.array([values[1]], np.uint64))[0])
     pledge: Pledge = _PLEDGES[kind](*values)
     return pledge
@@ -488,8 +502,22 @@ def load_closes(job: Job, values: list[Any]) -> None:
 
 def dump_expectations(expectations: Expectations, provisional: Provisional) -> Values:
     return {
-        "numbers": [(id_, [(*key, n) for key, n in numbers.items()]) for id_, numbers in expectations._numbers.items()],
-        "given": [(id_, *key, list(given)) for id_, keys in provisional.numbers.items() for key, given in keys.items()],
+        "numbers": [
+            (id_, [(*key, *number) for key, number in numbers.items()])
+            for id_, numbers in expectations._numbers.items()
+        ],
+        "given": [
+            (id_, *key, [(by, *number) for by, number in given])
+            for id_, keys in provisional.numbers.items()
+            for key, given in keys.items()
+        ],
+        "identities": expectations.identified(),
+        "added": [
+            (id_, origin, *key, xor)
+            for id_, by in provisional.identities.items()
+            for origin, added in by.items()
+            for key, xor in added
+        ],
         "announced": [(id_, list(segments.items())) for id_, segments in expectations._announced.items()],
     }
 
@@ -497,8 +525,18 @@ def dump_expectations(expectations: Expectations, provisional: Provisional) -> V
 def load_expectations(job: Job, values: Values) -> None:
     expectations = job.closing.expectations
     for id_, numbers in values.get("numbers", ()):
-        expectations.restore(id_, {(segment, front): number for segment, front, number in numbers})
+        expectations.restore(id_, {(segment, front): _number(*number) for segment, front, *number in numbers})
     for id_, segment, front, given in values.get("given", ()):
-        job.provisional.keep_numbers(id_, (segment, front), [(_origin(by), number) for by, number in given])
+        numbers = [(_origin(by), _number(*number)) for by, *number in given]
+        job.provisional.keep_numbers(id_, (segment, front), numbers)
+    for id_, segment, front, xor in values.get("identities", ()):
+        expectations.identify(id_, (segment, front), xor)
+    for id_, by, segment, front, xor in values.get("added", ()):
+        job.provisional.keep_identities(id_, tuple(by), (segment, front), xor)
     for id_, segments in values.get("announced", ()):
         expectations._announced[id_] = dict(map(tuple, segments))
+
+
+def _number(elements: int, xor: int | None = None) -> Number:
+    """Return a number; one of an earlier version has no XOR."""
+    return Number(elements, xor if elements else 0)

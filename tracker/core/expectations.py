@@ -1,7 +1,8 @@
 """Numbers of elements that fronts have promised, by substream, segment and front.
 
 Of the numbers that a front has given for a substream on a segment, the last one counts. The numbers of removed fronts
-are kept under `REMOVED`, because their elements are among those that were sent.
+are kept under `REMOVED`, because their elements are among those that were sent. A number may come with the XOR of the
+elements' identities; the front then adds up, by XOR, the identities of what it sends, and both have to be alike.
 
 This module compares numbers; which substreams a number closes is decided by `ClosedSet`. It costs nothing while no
 number was given; with numbers, an entry costs one comparison of columns, unless it may be the last that was missing.
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from .accounts import Accounts
 from .cells import Rows, distinct
-from .producers import ExpectOf
+from .producers import ExpectOf, Number
 
 REMOVED = ""  #: in the place of a front: fronts that were removed, together
 
@@ -27,7 +28,7 @@ _SEVERAL = -1  # in the place of a segment: something is expected on several
 
 
 class Missing(NamedTuple):
-    """Columns of one line for each (row, segment) on which fewer elements were sent than expected."""
+    """Columns of one line for each (row, segment) on which fewer elements were sent than expected, or others."""
 
     rows: Rows
     segments: Rows
@@ -48,13 +49,16 @@ class Expectations:
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
-        self.count = 0  #: numbers that stand
-        self._numbers: dict[int, dict[Key, int]] = {}  # by id: what stands
+        self.count = 0  #: numbers that stand, and identities added up
+        self._numbers: dict[int, dict[Key, Number]] = {}  # by id: what stands
+        self._identities: dict[int, dict[Key, int]] = {}  # by id: the XOR of those that were sent, known or expected
+        self._with_xor: set[int] = set()  # ids with a number that has an XOR
         self._announced: dict[int, dict[int, int]] = {}  # by id and segment: the number that more was sent than
         # By row: nothing can be met or exceeded while fewer than so many were sent on that segment.
         self._least: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._segment: NDArray[np.int64] = np.zeros(0, np.int64)
         # By row, as counted last: what was expected and sent where elements were missing. And the rows to count again.
+        self._short: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._short_expected: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._short_sent: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._shortfall = Shortfall(0, 0, 0)
@@ -78,21 +82,32 @@ class Expectations:
         """Return the ids of substreams that have a number."""
         return list(self._numbers)
 
-    def of(self, id_: int) -> dict[Key, int]:
+    def of(self, id_: int) -> dict[Key, Number]:
         """Return the numbers of a substream."""
         return self._numbers.get(id_, {})
 
     def on(self, id_: int, segment: int) -> dict[str, int]:
         """Return the numbers of a substream on a segment, by front."""
-        return {front: number for (on, front), number in self.of(id_).items() if on == segment}
+        return {front: number.elements for (on, front), number in self.of(id_).items() if on == segment}
 
     def total(self, id_: int, segment: int) -> int | None:
         """Return how many elements are expected of a substream on a segment in all; None: no number was given."""
         numbers = self.on(id_, segment)
         return sum(numbers.values()) if numbers else None
 
+    def differs(self, id_: int, segment: int) -> bool:
+        """Return whether the identities of what was sent on a segment are not those that a front has promised."""
+        if id_ not in self._with_xor:
+            return False
+        sent = self._identities.get(id_, {})
+        return any(
+            number.xor is not None and number.xor != sent.get(key, 0)
+            for key, number in self.of(id_).items()
+            if key[0] == segment
+        )
+
     def missing(self, rows: Rows) -> Missing:
-        """Find where some rows have not ended and fewer elements were sent than expected."""
+        """Find where some rows have not ended and fewer elements were sent than expected, or others."""
         rows = rows[rows < len(self._least)]
         rows = rows[self._least[rows] != _NEVER]
         # Those of which something is expected on several segments, each on a line of its own, come after the others.
@@ -107,7 +122,12 @@ class Expectations:
         expected = np.concatenate([self._least[rows], more[:, 2].astype(np.uint64)])
         rows = np.concatenate([rows, more[:, 0]])
         sent = self._accounts.cells.sent_each(rows, segments)
-        short = (sent < expected) & (self._accounts.cells.reasons(rows, segments) == 0)
+        short = sent < expected
+        if self._with_xor:
+            ids = self._accounts.ids_of(rows).tolist()
+            lines = zip(ids, segments.tolist(), strict=True)
+            short |= np.fromiter((self.differs(id_, segment) for id_, segment in lines), np.bool_, len(ids))
+        short &= self._accounts.cells.reasons(rows, segments) == 0
         return Missing(rows[short], segments[short], expected[short], sent[short])
 
     # ------------------------------------------------------------ what is missing in all
@@ -133,10 +153,12 @@ class Expectations:
         missing = self.missing(rows)
         lines = np.searchsorted(rows, missing.rows)
         substreams, expected, sent = self._shortfall
-        substreams -= int(np.count_nonzero(self._short_expected[rows]))
+        substreams -= int(np.count_nonzero(self._short[rows]))
+        self._short[rows] = False
+        self._short[missing.rows] = True
         expected += self._recount(self._short_expected, rows, lines, missing.expected)
         sent += self._recount(self._short_sent, rows, lines, missing.sent)
-        substreams += int(np.count_nonzero(self._short_expected[rows]))
+        substreams += int(np.count_nonzero(self._short[rows]))
         self._shortfall = Shortfall(substreams, expected, sent)
         return self._shortfall
 
@@ -152,10 +174,18 @@ class Expectations:
 
     # ------------------------------------------------------------ numbers come and go
 
-    def accepts(self, pledge: ExpectOf, before: int | None) -> bool:
+    def identify(self, id_: int, key: Key, xor: int) -> None:
+        """Add identities of sent elements to those of a front, or take them out again."""
+        sent = self._identities.setdefault(id_, {})
+        self.count += key not in sent
+        sent[key] = sent.get(key, 0) ^ xor
+        if id_ in self._with_xor:
+            self._uncounted_ones.add(self._accounts.row_of(id_))
+
+    def accepts(self, pledge: ExpectOf, before: Number | None) -> bool:
         """Return whether a number takes effect: one that differs from the present number and does not revise it is
         ignored."""
-        return before is None or before == pledge.elements or pledge.revise
+        return before is None or before == Number.of(pledge) or pledge.revise
 
     def give(self, pledge: ExpectOf) -> bool:
         """Record a front's number.
@@ -165,9 +195,9 @@ class Expectations:
         """
         id_, key = self._accounts.id_of(pledge.row), (pledge.segment, pledge.front)
         before = self.of(id_).get(key)
-        return self.accepts(pledge, before) and self.replace(id_, key, pledge.elements)
+        return self.accepts(pledge, before) and self.replace(id_, key, Number.of(pledge))
 
-    def replace(self, id_: int, key: Key, number: int | None) -> bool:
+    def replace(self, id_: int, key: Key, number: Number | None) -> bool:
         """Replace a number, or remove it; return whether it has changed."""
         numbers = self._numbers.setdefault(id_, {})
         before = numbers.get(key)
@@ -182,11 +212,15 @@ class Expectations:
             self._expect(id_)
         return before != number
 
-    def restore(self, id_: int, numbers: dict[Key, int]) -> None:
+    def restore(self, id_: int, numbers: dict[Key, Number]) -> None:
         """Restore the numbers that a snapshot had for a substream that has none yet."""
         self._numbers[id_] = numbers
         self.count += len(numbers)
         self._expect(id_)
+
+    def identified(self) -> list[tuple[int, int, str, int]]:
+        """Return the XOR of the identities of sent elements: id, segment, front, XOR."""
+        return [(id_, *key, xor) for id_, sent in self._identities.items() for key, xor in sent.items()]
 
     def remove_front(self, name: str, segments: Container[int]) -> None:
         """Move a front's numbers on segments that it no longer feeds to `REMOVED`; none can be withdrawn any more."""
@@ -194,7 +228,15 @@ class Expectations:
             for segment, front in [key for key in numbers if key[1] == name and key[0] in segments]:
                 removed = (segment, REMOVED)
                 self.count -= removed in numbers
-                numbers[removed] = numbers.get(removed, 0) + numbers.pop((segment, front))
+                left, number = numbers.get(removed, Number(0, 0)), numbers.pop((segment, front))
+                known = left.xor is not None and number.xor is not None
+                xor = (left.xor or 0) ^ (number.xor or 0) if known else None
+                numbers[removed] = Number(left.elements + number.elements, xor)
+        for sent in self._identities.values():
+            for segment, front in [key for key in sent if key[1] == name and key[0] in segments]:
+                removed = (segment, REMOVED)
+                self.count -= removed in sent
+                sent[removed] = sent.get(removed, 0) ^ sent.pop((segment, front))
 
     def relaid(self, kept: dict[int, int]) -> None:
         """Move to another graph, in which segments have other numbers or no longer exist."""
@@ -206,6 +248,13 @@ class Expectations:
             else:
                 del self._numbers[id_]
             self._expect(id_)
+        for id_, sent in list(self._identities.items()):
+            moved_sent = {(kept[on], front): xor for (on, front), xor in sent.items() if on in kept}
+            self.count += len(moved_sent) - len(sent)
+            if moved_sent:
+                self._identities[id_] = moved_sent
+            else:
+                del self._identities[id_]
         for id_, announced in self._announced.items():
             self._announced[id_] = {kept[on]: number for on, number in announced.items() if on in kept}
 
@@ -216,6 +265,7 @@ class Expectations:
             if numbers is not None:
                 self.count -= len(numbers)
                 self._expect(id_)
+            self.count -= len(self._identities.pop(id_, {}))
             self._announced.pop(id_, None)
 
     # ------------------------------------------------------------ comparing
@@ -227,8 +277,13 @@ class Expectations:
             more = max(row + 1, 2 * len(self._least)) - len(self._least)
             self._least = np.concatenate([self._least, np.full(more, _NEVER, np.uint64)])
             self._segment = np.concatenate([self._segment, np.zeros(more, np.int64)])
+            self._short = np.concatenate([self._short, np.zeros(more, np.bool_)])
             self._short_expected = np.concatenate([self._short_expected, np.zeros(more, np.uint64)])
             self._short_sent = np.concatenate([self._short_sent, np.zeros(more, np.uint64)])
+        if any(number.xor is not None for number in self.of(id_).values()):
+            self._with_xor.add(id_)
+        else:
+            self._with_xor.discard(id_)
         segments = {segment for segment, _ in self.of(id_)}
         if len(segments) == 1:
             segment = segments.pop()

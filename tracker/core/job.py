@@ -32,11 +32,13 @@ from .graph import Graph
 from .lifecycle import ENDED, KNOWN, STALLED
 from .log import EndColumns, EventLog
 from .producers import (
+    AboutRow,
     CloseOf,
     Epoch,
     ExpectOf,
     FinishOf,
     FrontierOf,
+    IdentitiesOf,
     Newest,
     Numbers,
     Pledge,
@@ -320,9 +322,9 @@ class Job:
             return bool(self.accounts.flags[pledge.row] & KNOWN)
         if pledge.front not in self.fronts.by_name:
             return False
-        if isinstance(pledge, CloseOf | ExpectOf) and not self.accounts.flags[pledge.row] & KNOWN:
+        if isinstance(pledge, AboutRow) and not self.accounts.flags[pledge.row] & KNOWN:
             return False
-        return not (isinstance(pledge, ExpectOf) and self.accounts.reason(pledge.row, pledge.segment))
+        return not (isinstance(pledge, ExpectOf | IdentitiesOf) and self.accounts.reason(pledge.row, pledge.segment))
 
     def _keep(self, pledge: Pledge) -> None:
         if isinstance(pledge, CloseOf):
@@ -331,6 +333,8 @@ class Job:
             if self.closing.expect(pledge):
                 self.accounts.changed[pledge.row] = self.now
                 self.accounts.life.unmark(pledge.row, STALLED)
+        elif isinstance(pledge, IdentitiesOf):
+            self.closing.identify(pledge.row, (pledge.segment, pledge.front), pledge.xor)
         elif isinstance(pledge, FrontierOf):
             self.closing.raise_frontier(self.fronts.by_name[pledge.front], pledge.scope, pledge.time)
         else:
@@ -446,7 +450,7 @@ def _make_known(job: Job, entries: Entries, pledges: Sequence[Pledge]) -> NDArra
         of their segments have closed already.
     """
     accounts = job.accounts
-    named = [pledge.row for pledge in pledges if isinstance(pledge, CloseOf | ExpectOf)]
+    named = [pledge.row for pledge in pledges if isinstance(pledge, AboutRow)]
     rows = np.concatenate([entries.rows, np.array(named, np.int64)]) if named else entries.rows
     unknown = accounts.unknown(rows)
     if not unknown.size:
@@ -487,7 +491,7 @@ def _open_in_groups(
     for pledge in pledges:
         if isinstance(pledge, CloseOf) and pledge.row in named:
             named[pledge.row].update(job.closing.groups_of(pledge.front))
-        elif isinstance(pledge, ExpectOf) and pledge.row in named:
+        elif isinstance(pledge, ExpectOf | IdentitiesOf) and pledge.row in named:
             named[pledge.row].add(group_of[pledge.segment])
     already_closed = {
         row: job.closing.closed_groups(accounts.scope_names[int(accounts.scope[row])], int(accounts.end_time[row]))

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from tracker.contract.commands import Expect
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import Mode
 
@@ -124,6 +125,18 @@ class FinishOf(NamedTuple):
     front: str
 
 
+class Number(NamedTuple):
+    """Elements that a front has promised: how many, and the XOR of their identities; None: whichever they are."""
+
+    elements: int
+    xor: int | None = None
+
+    @classmethod
+    def of(cls, promise: Expect | ExpectOf) -> Number:
+        """Return what a promise gives: no elements have no identities, whatever else it has."""
+        return cls(promise.elements, promise.xor if promise.elements else 0)
+
+
 class ExpectOf(NamedTuple):
     """A front will send so many elements of the substream in `row` on a segment."""
 
@@ -132,9 +145,20 @@ class ExpectOf(NamedTuple):
     segment: int
     elements: int
     revise: bool
+    xor: int | None = None
 
 
-Pledge: TypeAlias = FrontierOf | CloseOf | FinishOf | ExpectOf  #: a promise whose names are resolved
+class IdentitiesOf(NamedTuple):
+    """A front has sent elements of the substream in `row` on a segment: the XOR of their identities."""
+
+    front: str
+    row: int
+    segment: int
+    xor: int
+
+
+Pledge: TypeAlias = FrontierOf | CloseOf | FinishOf | ExpectOf | IdentitiesOf  #: a promise whose names are resolved
+AboutRow: TypeAlias = CloseOf | ExpectOf | IdentitiesOf  #: pledges about one substream
 
 
 class StagedReport(NamedTuple):
@@ -229,7 +253,7 @@ class Epoch:
 
     def rows(self) -> Rows:
         """Return the rows that it refers to."""
-        named = [pledge.row for pledge in self.pledges if isinstance(pledge, CloseOf | ExpectOf)]
+        named = [pledge.row for pledge in self.pledges if isinstance(pledge, AboutRow)]
         return np.concatenate([np.array(named, np.int64), *(entries.rows for entries in self.entries)])
 
 

@@ -26,7 +26,7 @@ from .closed import SOLE_OWNER, ClosedSet
 from .expectations import Key
 from .fronts import UNSET, Fronts
 from .lifecycle import AWAITING_RECOMMIT, ENDED, SOLE, STALLED
-from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Pledge
+from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Number, Pledge
 
 Origin: TypeAlias = tuple[str, int]  #: the epoch that an effect came from: its producer's name, and its number
 COMMITTED: None = None  #: in the place of an origin: nobody can take it back
@@ -52,12 +52,13 @@ class Provisional:
         self.frontiers: dict[str, list[tuple[Origin, str | None, int]]] = {}  #: by front
         self.finishes: dict[str, set[Origin]] = {}  #: by front
         self.closes: dict[int, dict[str, set[Origin]]] = {}  #: by id and front
-        self.numbers: dict[int, dict[Key, list[tuple[Origin | None, int]]]] = {}  #: by id and key: all, in turn
+        self.numbers: dict[int, dict[Key, list[tuple[Origin | None, Number]]]] = {}  #: by id and key: all, in turn
+        self.identities: dict[int, dict[Origin, list[tuple[Key, int]]]] = {}  #: by id and origin: what was added
         self._ids: dict[Origin, dict[int, None]] = {}  # of the substreams that an epoch has closed, or expects
         self.awaiting: dict[str, dict[int, int]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.frontiers or self.finishes or self.closes or self.numbers)
+        return bool(self.frontiers or self.finishes or self.closes or self.numbers or self.identities)
 
     # ------------------------------------------------------------ promises
 
@@ -76,8 +77,10 @@ class Provisional:
             is_open = not self._accounts.flags[pledge.row] & ENDED
             if is_open and (front in self.closes.get(id_, ()) or not self._is_closed(id_, front, pledge.row)):
                 self.keep_close(id_, front, {origin})
-        else:
+        elif isinstance(pledge, ExpectOf):
             self._note_number(origin, pledge)
+        else:
+            self.keep_identities(self._accounts.id_of(pledge.row), origin, (pledge.segment, pledge.front), pledge.xor)
 
     def _is_closed(self, id_: int, front: str, row: int) -> bool:
         if front == SOLE_OWNER:
@@ -91,7 +94,12 @@ class Provisional:
             given = self.numbers.get(id_, {}).get(key)
             if given is None:
                 given = [] if before is None else [(COMMITTED, before)]
-            self.keep_numbers(id_, key, [*given, (origin, pledge.elements)])
+            self.keep_numbers(id_, key, [*given, (origin, Number.of(pledge))])
+
+    def keep_identities(self, id_: int, origin: Origin, key: Key, xor: int) -> None:
+        """Note what an epoch has added to the identities of sent elements."""
+        self.identities.setdefault(id_, {}).setdefault(origin, []).append((key, xor))
+        self._ids.setdefault(origin, {})[id_] = None
 
     def keep_close(self, id_: int, front: str, origins: set[Origin]) -> None:
         """Note that these epochs, too, have closed a substream for a front."""
@@ -99,7 +107,7 @@ class Provisional:
         for origin in origins:
             self._ids.setdefault(origin, {})[id_] = None
 
-    def keep_numbers(self, id_: int, key: Key, given: list[tuple[Origin | None, int]]) -> None:
+    def keep_numbers(self, id_: int, key: Key, given: list[tuple[Origin | None, Number]]) -> None:
         """Note the numbers of which the last stands, as far as any can be taken back."""
         # Numbers before a committed one will never stand again.
         last = max((at for at, (by, _) in enumerate(given) if by is COMMITTED), default=0)
@@ -133,6 +141,7 @@ class Provisional:
                 _drop(self.closes, id_, front)
             for key, given in list(self.numbers.get(id_, {}).items()):
                 self.keep_numbers(id_, key, [(COMMITTED if by == origin else by, number) for by, number in given])
+            _drop(self.identities, id_, origin)
 
     def _drop_frontiers(self, origin: Origin) -> None:
         for name, promises in list(self.frontiers.items()):
@@ -170,6 +179,7 @@ class Provisional:
             self._take_out(origin, entries, now)
         for id_ in self._ids.pop(origin, ()):
             self._withdraw_numbers(origin, id_, now)
+            self._withdraw_identities(origin, id_)
             self._withdraw_closes(origin, id_)
         self._drop_frontiers(origin)
         self._withdraw_finishes(origin)
@@ -208,6 +218,13 @@ class Provisional:
                 self._accounts.changed[row] = now
                 self._accounts.life.unmark(row, STALLED)
                 self._closing.look_at([row])
+
+    def _withdraw_identities(self, origin: Origin, id_: int) -> None:
+        row = self._accounts.row_of(id_)
+        for key, xor in self.identities.get(id_, {}).get(origin, ()):
+            if not self._accounts.reason(row, key[0]):
+                self._closing.identify(row, key, xor)
+        _drop(self.identities, id_, origin)
 
     def _withdraw_finishes(self, origin: Origin) -> None:
         for name, origins in list(self.finishes.items()):

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tracker.contract.commands import (
+    AboutSubstream,
     Close,
     CloseProducer,
     Commit,
@@ -24,6 +25,7 @@ from tracker.contract.commands import (
     Expect,
     Finish,
     Frontier,
+    Identities,
     Opened,
     OpenProducer,
     Promise,
@@ -36,7 +38,18 @@ from tracker.contract.values import DrainState, Mode, Outcome
 from .cells import Entries, Rows
 from .fronts import Front
 from .job import NO_ENTRIES, Job, or_none
-from .producers import CloseOf, ExpectOf, FinishOf, FrontierOf, Pledge, Producer, StagedReport, check_absent
+from .producers import (
+    CloseOf,
+    ExpectOf,
+    FinishOf,
+    FrontierOf,
+    IdentitiesOf,
+    Number,
+    Pledge,
+    Producer,
+    StagedReport,
+    check_absent,
+)
 from .validation import Resolved, check_name, end_time_conflict, report_of, resolve
 
 Kept: TypeAlias = tuple[int, list[StagedReport]]  #: an epoch, and those of its reports that its manifest keeps
@@ -452,13 +465,15 @@ def _check_promise(
             f"{', '.join(job.fronts.by_name)}. The only source of the substream may close it for all "
             "(only_without_fronts = false; front=None in Python)",
         )
-    if isinstance(promise, Expect) and not job.fronts.by_name[promise.front].feeds(job.graph.place(promise.segment)):
+    if isinstance(promise, Expect | Identities) and not job.fronts.by_name[promise.front].feeds(
+        job.graph.place(promise.segment)
+    ):
         raise Refused(
             Refusal.MALFORMED,
             f"front {promise.front!r} does not feed segment {promise.segment!r}; name one that it feeds",
         )
     if (
-        isinstance(promise, Close | Expect)
+        isinstance(promise, AboutSubstream)
         and report is not None
         and resolved is not None
         and promise.substream_index in resolved.conflicts
@@ -489,13 +504,13 @@ def _check_expectations(
     if not expects:
         return
     new = {place: -1 - at for at, place in enumerate(resolved.new)} | {p: -1 - at for p, at in resolved.again}
-    recorded: dict[tuple[int, int, str], int] = {}
+    recorded: dict[tuple[int, int, str], Number] = {}
     if producer.mode is Mode.STAGED:
         for number in sorted(producer.staged):
             pieces = keep[1] if keep is not None and keep[0] == number else producer.staged[number].pieces
             for pledge in (pledge for piece in pieces for pledge in piece.pledges):
                 if isinstance(pledge, ExpectOf):
-                    recorded[pledge.row, pledge.segment, pledge.front] = pledge.elements
+                    recorded[pledge.row, pledge.segment, pledge.front] = Number.of(pledge)
     for promise in expects:
         row = new.get(promise.substream_index, int(resolved.rows[promise.substream_index]))
         segment = job.graph.number[promise.segment]
@@ -504,14 +519,16 @@ def _check_expectations(
             has_ended = bool(job.accounts.reason(row, segment))
             if last is None:
                 last = job.closing.expectations.of(job.accounts.id_of(row)).get((segment, promise.front))
-        if last is not None and last != promise.elements and (has_ended or not promise.revise):
+        promised = Number.of(promise)
+        if last is not None and last != promised and (has_ended or not promise.revise):
             why = "the substream has ended there" if has_ended else "set revise if the number has changed"
+            others = " and others" if last.elements == promised.elements else ""
             raise Refused(
                 Refusal.EXPECT_CONFLICT,
-                f"front {promise.front!r} expects {last} elements of a substream on segment {promise.segment!r}, "
-                f"not {promise.elements}; {why}",
+                f"front {promise.front!r} expects {last.elements} elements of a substream on segment "
+                f"{promise.segment!r}, not {promised.elements}{others}; {why}",
             )
-        recorded[row, segment, promise.front] = promise.elements
+        recorded[row, segment, promise.front] = promised
 
 
 def _pledge_of(job: Job, promise: Promise, rows: Rows) -> Pledge:
@@ -522,7 +539,10 @@ def _pledge_of(job: Job, promise: Promise, rows: Rows) -> Pledge:
         return FinishOf(promise.front)
     if isinstance(promise, Expect):
         segment, row = job.graph.number[promise.segment], int(rows[promise.substream_index])
-        return ExpectOf(promise.front, row, segment, promise.elements, promise.revise)
+        return ExpectOf(promise.front, row, segment, promise.elements, promise.revise, promise.xor)
+    if isinstance(promise, Identities):
+        segment, row = job.graph.number[promise.segment], int(rows[promise.substream_index])
+        return IdentitiesOf(promise.front, row, segment, promise.xor)
     return CloseOf(promise.front, int(rows[promise.substream_index]))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.contract.commands import Close, Commit, Expect, Frontier, Promise, Report
+from tracker.contract.commands import AboutSubstream, Close, Commit, Frontier, Promise, Report
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import DURATIONS, MILLION, Spec
 from tracker.contract.values import EVERY_SCOPE, NO_END_TIME
@@ -202,7 +202,7 @@ def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Re
     resolved = Resolved(accounts, accounts.version, graph, log_id, rows, end_times, new, again, by_entry)
     conflicts = _end_time_conflicts(resolved, accounts) if len(end_times) else []
     if conflicts:
-        closed = {promise.substream_index for promise in report.promises if isinstance(promise, Close | Expect)}
+        closed = {promise.substream_index for promise in report.promises if isinstance(promise, AboutSubstream)}
         mentioned = np.zeros(len(rows), np.bool_)
         mentioned[report.substream_index] = True
         for place in conflicts:
@@ -254,7 +254,7 @@ def _check_shape(report: Report) -> None:
                 f"{column} {highest} is out of range: the report has {size} {what}, counted from 0",
             )
     for promise in report.promises:
-        if isinstance(promise, Close | Expect) and promise.substream_index >= substreams:
+        if isinstance(promise, AboutSubstream) and promise.substream_index >= substreams:
             raise Refused(
                 Refusal.MALFORMED,
                 f"a promise has substream_index {promise.substream_index}, but the report has "

@@ -13,6 +13,7 @@ import numpy as np
 
 from tracker.contract.commands import (
     Abandon,
+    AboutSubstream,
     CancelDrain,
     Command,
     Commit,
@@ -23,7 +24,6 @@ from tracker.contract.commands import (
     Recovered,
     Report,
 )
-from tracker.contract.commands import Close as CloseByName
 from tracker.contract.events import Ended, Event
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import JobSpec
@@ -551,13 +551,14 @@ def _segments(job: Job, rows: Rows) -> Iterator[tuple[SegmentStatus, ...]]:
         segments = []
         for number, name in enumerate(job.graph.names):
             xor, sent, received, who = cells.get(place * count + number, _EMPTY)
-            sender, receiver = names[who & 0xFFFFFFFF], names[who >> 32]
+            reporters = names[who & 0xFFFFFFFF], names[who >> 32]
             by_front = expectations.on(id_, number) if expectations else {}
             expected = sum(by_front.values()) if by_front else None
             done, drained = ended[place][number], by_drain[place][number]
             over = done or closed[place][number]
+            others = expectations.differs(id_, number)
             segments.append(
-                SegmentStatus(name, done, xor, sent, received, sender, receiver, expected, by_front, over, drained)
+                SegmentStatus(name, done, xor, sent, received, *reporters, expected, by_front, over, drained, others)
             )
         yield tuple(segments)
 
@@ -599,7 +600,7 @@ def reach(job: Job | None, command: Command) -> int:
         if producer is None:
             return named
         at_once = command.commit or producer.mode is Mode.IMMEDIATE
-        if at_once and any(not isinstance(promise, CloseByName | Expect) for promise in command.promises):
+        if at_once and any(not isinstance(promise, AboutSubstream) for promise in command.promises):
             named += job.accounts.life.open
         if producer.staged and (command.commit or not producer.settled):
             named += _staged(job, producer)

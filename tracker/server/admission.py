@@ -20,6 +20,7 @@ from tracker.contract.commands import (
     Drain,
     Expect,
     Frontier,
+    Identities,
     OpenProducer,
     Report,
     Subscribe,
@@ -232,7 +233,7 @@ def _check_named(job: Counts | None, limits: Limits, new: int, stages: bool = Fa
 
 def _check_promises(tracker: Tracker, command: Report | Commit, limits: Limits) -> None:
     """Refuse expected numbers and scopes' frontiers for which there is no room."""
-    expected = sum(isinstance(promise, Expect) for promise in command.promises)
+    expected = sum(isinstance(promise, Expect | Identities) for promise in command.promises)
     if expected:
         there = tracker.view(command.job).counts().expected
         limits.check("max_expected", there + expected, "give counts for fewer substreams at a time, or close by name")

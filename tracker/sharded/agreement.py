@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tracker.client.client import TrackerClient
 from tracker.client.errors import TrackerError
-from tracker.contract.commands import Close, Contents, Expect, Promise
+from tracker.contract.commands import AboutSubstream, Contents, Promise
 from tracker.contract.refusal import Refusal
 from tracker.contract.spec import JobSpec
 from tracker.contract.spec import OrderingWord as Ordering
@@ -90,7 +90,7 @@ def _part(contents: Contents, wanted: NDArray[np.bool_]) -> Contents:
     entries = wanted[contents.substream_index]
     promises: list[Promise] = []
     for promise in contents.promises:
-        if not isinstance(promise, Close | Expect):
+        if not isinstance(promise, AboutSubstream):
             promises.append(promise)
         elif wanted[promise.substream_index]:
             promises.append(replace(promise, substream_index=int(places[promise.substream_index])))

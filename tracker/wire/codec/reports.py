@@ -26,6 +26,7 @@ from tracker.contract.commands import (
     Expected,
     Finish,
     Frontier,
+    Identities,
     Promise,
     Reported,
 )
@@ -61,7 +62,11 @@ def _promise(promise: wire.Promise) -> Promise:
             return Finish(promise.finish)
         case "expect":
             number = promise.expect
-            return Expect(number.front, number.segment, number.substream_index, number.elements, number.revise)
+            xor = optional(number, "xor")
+            return Expect(number.front, number.segment, number.substream_index, number.elements, number.revise, xor)
+        case "identities":
+            sent = promise.identities
+            return Identities(sent.front, sent.segment, sent.substream_index, sent.xor)
         case _:
             raise Refused(
                 Refusal.MALFORMED,
@@ -81,6 +86,8 @@ def read_commit_promises(
     substreams: list[tuple[str, str, int | None]] = []
     for promise in promises:
         each = _promise(promise)
+        if isinstance(each, Identities):
+            raise Refused(Refusal.MALFORMED, "identities are of elements, which a commit has none of: report them")
         if isinstance(each, Expect):
             if not promise.expect.HasField("substream"):
                 raise Refused(
@@ -113,14 +120,17 @@ def write_promises(promises: Iterable[Promise | CommitPromise], places: Sequence
             case Close(front, substream, only):
                 close = wire.Close(front=front, substream_index=places[substream], only_without_fronts=only)
                 messages.append(wire.Promise(close=close))
-            case Expect(front, segment, substream, elements, revise):
-                expect = wire.Expect(front=front, segment=segment, elements=elements, revise=revise)
+            case Expect(front, segment, substream, elements, revise, xor):
+                expect = wire.Expect(front=front, segment=segment, elements=elements, revise=revise, xor=xor)
                 expect.substream_index = places[substream]
                 messages.append(wire.Promise(expect=expect))
-            case Expected(front, segment, scope, name, elements, end_time, revise):
+            case Identities(front, segment, substream, xor):
+                sent = wire.Identities(front=front, segment=segment, substream_index=places[substream], xor=xor)
+                messages.append(wire.Promise(identities=sent))
+            case Expected(front, segment, scope, name, elements, end_time, revise, xor):
                 if elements < 0:
                     raise ValueError(f"elements={elements} is not valid; a front expects 0 elements or more")
-                expect = wire.Expect(front=front, segment=segment, elements=elements, revise=revise)
+                expect = wire.Expect(front=front, segment=segment, elements=elements, revise=revise, xor=xor)
                 expect.substream.CopyFrom(wire.SubstreamName(scope=scope, name=name, end_time=end_time))
                 messages.append(wire.Promise(expect=expect))
     return messages

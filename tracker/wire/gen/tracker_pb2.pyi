@@ -1384,6 +1384,7 @@ class Promise(_message.Message):
     CLOSE_FIELD_NUMBER: _builtins.int
     FINISH_FIELD_NUMBER: _builtins.int
     EXPECT_FIELD_NUMBER: _builtins.int
+    IDENTITIES_FIELD_NUMBER: _builtins.int
     finish: _builtins.str
     """Nothing at all: the name of the front that has finished."""
     @_builtins.property
@@ -1398,6 +1399,10 @@ class Promise(_message.Message):
     def expect(self) -> Global___Expect:
         """Exactly so many elements of one substream."""
 
+    @_builtins.property
+    def identities(self) -> Global___Identities:
+        """Identities of the elements that the report has of one substream: see `Expect.xor`. Not in a commit."""
+
     def __init__(
         self,
         *,
@@ -1405,12 +1410,13 @@ class Promise(_message.Message):
         close: Global___Close | None = ...,
         finish: _builtins.str = ...,
         expect: Global___Expect | None = ...,
+        identities: Global___Identities | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "expect", b"expect", "finish", b"finish", "frontier", b"frontier", "kind", b"kind"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "expect", b"expect", "finish", b"finish", "frontier", b"frontier", "identities", b"identities", "kind", b"kind"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "expect", b"expect", "finish", b"finish", "frontier", b"frontier", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "expect", b"expect", "finish", b"finish", "frontier", b"frontier", "identities", b"identities", "kind", b"kind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["frontier", "close", "finish", "expect"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["frontier", "close", "finish", "expect", "identities"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -1496,6 +1502,7 @@ class Expect(_message.Message):
     ELEMENTS_FIELD_NUMBER: _builtins.int
     REVISE_FIELD_NUMBER: _builtins.int
     SUBSTREAM_FIELD_NUMBER: _builtins.int
+    XOR_FIELD_NUMBER: _builtins.int
     front: _builtins.str
     """The front."""
     segment: _builtins.str
@@ -1508,6 +1515,8 @@ class Expect(_message.Message):
     """Take the place of another number. Without it, another number than before is refused (`EXPECT_CONFLICT`); with it,
     once the substream has ended on the segment.
     """
+    xor: _builtins.int
+    """XOR of the identities of these elements. The substream is closed only if that of the front's `Identities` is the same."""
     @_builtins.property
     def substream(self) -> Global___SubstreamName:
         """In a commit, which has no tables: the substream."""
@@ -1521,14 +1530,53 @@ class Expect(_message.Message):
         elements: _builtins.int = ...,
         revise: _builtins.bool = ...,
         substream: Global___SubstreamName | None = ...,
+        xor: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["substream", b"substream"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_xor", b"_xor", "substream", b"substream", "xor", b"xor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements", "front", b"front", "revise", b"revise", "segment", b"segment", "substream", b"substream", "substream_index", b"substream_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_xor", b"_xor", "elements", b"elements", "front", b"front", "revise", b"revise", "segment", b"segment", "substream", b"substream", "substream_index", b"substream_index", "xor", b"xor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__xor: _TypeAlias = _typing.Literal["xor"]  # noqa: Y015
+    _WhichOneofArgType__xor: _TypeAlias = _typing.Literal["_xor", b"_xor"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__xor) -> _WhichOneofReturnType__xor | None: ...
+
+Global___Expect: _TypeAlias = Expect  # noqa: Y015
+
+@_typing.final
+class Identities(_message.Message):
+    """Identities of the elements of one substream in this report that a front has sent on a segment, for `Expect.xor`. They
+    take effect with the elements, and add up by XOR.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FRONT_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    SUBSTREAM_INDEX_FIELD_NUMBER: _builtins.int
+    XOR_FIELD_NUMBER: _builtins.int
+    front: _builtins.str
+    """The front."""
+    segment: _builtins.str
+    """The segment on which the elements are sent."""
+    substream_index: _builtins.int
+    """The substream's place in the report's `names`, and past their end in `substream_ids`."""
+    xor: _builtins.int
+    """XOR of the elements' identities: any 64 bits that name an element for ever."""
+    def __init__(
+        self,
+        *,
+        front: _builtins.str = ...,
+        segment: _builtins.str = ...,
+        substream_index: _builtins.int = ...,
+        xor: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["front", b"front", "segment", b"segment", "substream_index", b"substream_index", "xor", b"xor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Expect: _TypeAlias = Expect  # noqa: Y015
+Global___Identities: _TypeAlias = Identities  # noqa: Y015
 
 @_typing.final
 class SubstreamName(_message.Message):
@@ -2818,6 +2866,7 @@ class SegmentStatus(_message.Message):
     CLOSED_FIELD_NUMBER: _builtins.int
     EXPECTED_BY_FIELD_NUMBER: _builtins.int
     BY_DRAIN_FIELD_NUMBER: _builtins.int
+    DIFFERS_FIELD_NUMBER: _builtins.int
     segment: _builtins.str
     """The segment."""
     ended: _builtins.bool
@@ -2840,6 +2889,8 @@ class SegmentStatus(_message.Message):
     """It has ended here, and only a front's finish in a drain had closed it: more of it might have come, and may come in a
     later deployment.
     """
+    differs: _builtins.bool
+    """The identities of the elements sent here are not those that a front has promised (`Expect.xor`)."""
     @_builtins.property
     def expected_by(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Number of elements expected, by front. An empty name stands for fronts that were removed."""
@@ -2858,10 +2909,11 @@ class SegmentStatus(_message.Message):
         closed: _builtins.bool = ...,
         expected_by: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         by_drain: _builtins.bool = ...,
+        differs: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "expected", b"expected"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "by_drain", b"by_drain", "closed", b"closed", "ended", b"ended", "expected", b"expected", "expected_by", b"expected_by", "last_receiver", b"last_receiver", "last_sender", b"last_sender", "received", b"received", "segment", b"segment", "sent", b"sent", "xor", b"xor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected", b"_expected", "by_drain", b"by_drain", "closed", b"closed", "differs", b"differs", "ended", b"ended", "expected", b"expected", "expected_by", b"expected_by", "last_receiver", b"last_receiver", "last_sender", b"last_sender", "received", b"received", "segment", b"segment", "sent", b"sent", "xor", b"xor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected: _TypeAlias = _typing.Literal["expected"]  # noqa: Y015
     _WhichOneofArgType__expected: _TypeAlias = _typing.Literal["_expected", b"_expected"]  # noqa: Y015
