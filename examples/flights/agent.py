@@ -67,18 +67,18 @@ class TrackerProcess:
         return self._process.pid if self._process else None
 
     def kill(self) -> None:
-        """Kill it by SIGKILL: no goodbye, no flush."""
+        """Kill the tracker by SIGKILL: no goodbye, no flush."""
         if self._process:
             self._process.kill()
         self._reap()
 
     def restart(self) -> None:
-        """Kill it by SIGKILL, and start it on the same port with the same journal again."""
+        """Kill the tracker by SIGKILL, and start it on the same port with the same journal again."""
         self.kill()
         self.start()
 
     def stop(self) -> None:
-        """Stop it by SIGTERM, and by SIGKILL if that takes more than ten seconds."""
+        """Stop the tracker by SIGTERM, and by SIGKILL if that takes more than ten seconds."""
         if self._process:
             self._process.terminate()
             try:

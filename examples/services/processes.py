@@ -45,11 +45,11 @@ class Service(ABC):
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it and all of its children by SIGKILL."""
+        """Kill the service and all of its children by SIGKILL."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Kill it, and start it on the same port with the same data again."""
+        """Kill the service, and start it on the same port with the same data again."""
         self.kill()
         self.start()
 

@@ -248,7 +248,7 @@ class QueryElsewhere:
         return self._client.get_drain(self._job)
 
     def begin_to_stop(self) -> None:
-        """Let it be known that the query is stopped."""
+        """Announce that the query is stopped."""
         self._stopped = True
 
     def interrupt_rest(self) -> None:

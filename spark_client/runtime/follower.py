@@ -82,7 +82,7 @@ class Followed(Protocol):
 
     @property
     def rest_failure(self) -> Exception | None:
-        """Why it cannot be brought to rest; None: nothing is known against it."""
+        """Why the query cannot be brought to rest; None: nothing is known against it."""
         ...
 
     @property

@@ -24,7 +24,7 @@ _WHOLE = frozenset(
 
 
 def passed_on(before: DataFrame, after: DataFrame, names: Iterable[str]) -> bool:
-    """Return whether it is certain that rows are those of another DataFrame, with some columns as they were there.
+    """Return whether rows are certainly those of another DataFrame, with some columns as they were there.
 
     Spark numbers its attributes: what is computed, even if it is under an old name, has a number of its own. So it is
     certain if the numbers are the same, and nothing but projections and filters has been at work.
@@ -49,7 +49,7 @@ def _attributes(plan: object) -> list[str]:
 
 
 def reads_whole(before: DataFrame, after: DataFrame) -> bool:
-    """Return whether it is certain that who reads all of some rows reads all of those that they were made of.
+    """Return whether a reader of all of some rows certainly reads all of those that they were made of.
 
     A limit reads some of them, and so can a join: Spark stops reading one side as soon as it finds that the other one
     is empty. Projections and filters read all, unless Spark proves beforehand that nothing can pass.

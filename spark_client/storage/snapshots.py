@@ -146,7 +146,7 @@ def write(place: Place, local: Path, manifest: Mapping[str, Any]) -> Stored:
     """Write a snapshot. If that fails, there is none.
 
     Args:
-        manifest: its description.
+        manifest: the snapshot's description, as JSON can hold it.
     """
     name = f"snapshot-{max(map(_number, place.snapshots()), default=0) + 1:06d}-{uuid.uuid4().hex[:8]}"
     files = {}

@@ -90,7 +90,7 @@ class RedisStore:
         return self.server.is_running and not self._sleeps
 
     def kill(self) -> None:
-        """Kill it by SIGKILL."""
+        """Kill the server by SIGKILL."""
         self._sleeps = 0
         self.server.kill()
 

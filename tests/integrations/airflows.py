@@ -101,7 +101,7 @@ class Airflow:
             )
 
     def kill_part(self, part: str) -> None:
-        """Kill it, with the processes that it has started, by SIGKILL."""
+        """Kill a part, with the processes that it has started, by SIGKILL."""
         process = self._parts.pop(part)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, 9)

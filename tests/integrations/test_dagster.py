@@ -134,7 +134,7 @@ class Dagster:
             )
 
     def kill(self) -> None:
-        """Kill it, with the processes that it has started, by SIGKILL."""
+        """Kill Dagster, with the processes that it has started, by SIGKILL."""
         daemon, self._daemon = self._daemon, None
         if daemon is not None:
             with suppress(ProcessLookupError):

@@ -17,7 +17,7 @@ from tracker.client import Outcome, TrackerClient, label
 
 
 def kill(victim: str, server: Server, relay: Relay) -> None:
-    """Kill it by SIGKILL, and start it again."""
+    """Kill the relay, the tracker or both by SIGKILL, and start the tracker again."""
     if victim != "tracker":
         relay.kill()
     if victim != "relay":

@@ -31,7 +31,7 @@ class Target(Protocol):
     address: str
 
     def use(self) -> Use | None:
-        """Return what it uses now; None if the test has not started it."""
+        """Return the tracker's use of the machine now; None if the test has not started it."""
 
     def restart(self) -> None:
         """Kill the server and start it again, on the same journal and address."""
@@ -127,7 +127,7 @@ class Started:
         self._server = self._start()
 
     def use(self) -> Use:
-        """Return what it uses now.
+        """Return the tracker's use of the machine now.
 
         Raises:
             FailedError: it has ended by itself.
