@@ -223,7 +223,7 @@ class LiveCounts(LiveFront):
             self._before = given
 
     def _goes_on(self, substream: Substream, before: GivenCounts) -> bool:
-        """Return whether it is not done with already: another deployment has not seen it to its end."""
+        """Return whether no other deployment has seen a substream to its end."""
         return substream not in before.done or substream in before.taken
 
     def _missing(self, substream: Substream, count: int) -> int:

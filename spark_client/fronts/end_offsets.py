@@ -153,7 +153,7 @@ def end_offsets(
     Spark's own source asks the brokers, by a query that reads nothing; so no other client of Kafka is needed.
 
     Args:
-        spark: the session.
+        spark: the session, with Spark's Kafka connector.
         servers: the brokers' addresses, ``host:port,host:port``.
         topic: the topic; or several, with commas between.
         keep: a file that the first call writes the offsets to. Later ones, as after a restart, read it.

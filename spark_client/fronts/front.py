@@ -208,13 +208,13 @@ class Front:
         return {}
 
     def bind(self, source: SourceRows) -> None:
-        """Learn which source it speaks for, before anything flows."""
+        """Learn which source the front promises for, before anything flows."""
         self.name = source.name
         self.rule = source.rule
 
     @property
     def names(self) -> list[str]:
-        """The fronts of the tracker that it speaks for."""
+        """The fronts of the tracker that this one promises for."""
         return [self.name]
 
     def finish(self) -> list[Finish]:

@@ -100,7 +100,7 @@ class BoundedOutOfOrderness(Front):
             while others went on, is not waited for: the open windows end as ``IDLE``. Rules of the job, as
             ``Tracking(scope_idle_after=, front_idle_after=)``. None: never.
         scopes: with `per_scope`: the scopes that there have to be, as a list, a DataFrame of one column, or a function
-            that returns either, for one that grows. A scope without rows is shown as never heard from, and has the
+            that returns either, for one that grows. A scope without rows is shown as never seen, and has the
             newest window of the first batch after it was listed, with 0 rows. Others may come as well.
         refresh: seconds between two calls of the function.
 
@@ -173,7 +173,7 @@ class BoundedOutOfOrderness(Front):
         Args:
             target: the share of windows that are to be kept, such as ``"99.9%"``.
             ceiling: the longest delay; rows that come later break their window under any.
-            floor: the shortest delay.
+            floor: the shortest delay that a scope may get.
             ahead, beyond: how far beyond the machine's clock a row may be, as of `Frontier`.
             idle_after: after how long a silent scope is not waited for, as of `Frontier`.
             scopes: that there have to be, as of `Frontier`.

@@ -180,7 +180,7 @@ class LiveFiles(LiveCounts):
         return {each: sum(same[0].counts[each] for same in parts.values()) for each, parts in whole.items()}
 
     def _check_alike(self, substream: Substream, first: Portion, other: Portion) -> None:
-        """Two portions of one part have to be copies of one another."""
+        """Refuse two portions of one part that are no copies of one another."""
         is_copy = first.part and (first.counts[substream], first.files) == (other.counts[substream], other.files)
         if other is not first and not is_copy:
             part = f"part {first.part!r} of " if first.part else ""

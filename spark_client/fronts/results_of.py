@@ -53,7 +53,7 @@ class ResultsOf(ByCount):
     Args:
         receipts: the directory that the other job's release was given, ``.receipts("/data/receipts")``; or a function
             that returns its receipts from elsewhere: a DataFrame, or mappings, with the columns of `RECEIPT_SCHEMA`.
-        job: the other job.
+        job: the other job's name, as in its receipts.
         segment: that its release reads: the column ``segment`` of the receipts.
         query: the id of the release's query, where another one with other checkpoints has left receipts, too.
         accept: ends that are not complete, and pass for it here. ``"drained"``: a drain has closed the substream, and

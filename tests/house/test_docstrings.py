@@ -16,10 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ["tracker", "spark_client", "examples", "benchmarks", "scripts", "experiments", "integrations", "tests"]
 #: First words of a noun or a clause, or of a verb in the third person.
 _BANNED = re.compile(
-    "The|A|An|One|Each|Every|All|Any|Some|Several|Both|Only|No|Nothing|Nobody|Everything|It|Its|They|There|This|That"
+    "The|A|An|One|Two|Each|Every|All|Any|Some|Several|Both|Only|No|Nothing|Nobody|Everything|It|Its|They|There|This|That"
     "|These|Those|As|Of|For|In|On|With|Without|By|At|To|From|Until|After|Before|Once|If|So|Rows|Columns"
-    "|SIGKILL|SIGTERM|kill|What|Whether|Who|Whoever|Which|How|Where|Why|Returns|Yields|Makes|Writes|Reads|Removes|Starts|Stops|Ends|Runs|Waits"
-    "|Gives|Takes|Puts|Lets|Sends|Adds|Keeps|Opens|Closes|Moves|Holds|Builds|Checks|Measures|Prints|Tells"
+    "|SIGKILL|SIGTERM|kill|What|Whether|Who|Whoever|Which|How|Where|Why|Returns|Yields|Makes|Writes|Reads|Removes"
+    "|Starts|Stops|Ends|Runs|Waits|Gives|Takes|Puts|Lets|Sends|Adds|Keeps|Opens|Closes|Moves|Holds|Builds|Checks"
+    "|Measures|Prints|Tells"
 )
 
 #: First words of a class's docstring that are verbs or pronouns.
@@ -28,6 +29,13 @@ _OF_A_CLASS = re.compile(
     "|Puts|Put|Make|Send|Lets|Sends|Adds|Keeps|Opens|Closes|Moves|Holds|Builds|Measures|Prints|Tells|Stands|Draws|Drives"
     "|Carries|Decides|Knows|Looks|Passes|Plays|Watches|Works|Started"
 )
+
+#: A function's docstring that begins with what only the class's docstring, or none, has named.
+_IT = re.compile(r"\w+ (?:it|them)\b|Return (?:(?:whether|how|what|where|when|why) )?(?:it|they|its|their)\b")
+
+#: A line of an argument or a field in a docstring: its names, and the beginning of what it is.
+_ARGUMENT = re.compile(r"    (\*{0,2}\w[\w, *]*): *(.*)")
+_FEWEST = 4  #: words with which an argument of the packages is explained
 
 #: The beginning of a sentence with a noun clause, in a docstring or a comment; a question is none.
 _CLAUSE = re.compile(
@@ -107,3 +115,58 @@ def test_a_sentence_is_found_in_docstrings_and_comments(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text('"""One. What is\nleft.\n\nArgs:\n    a: Whether.\n"""\n#: Who waits.\nx = "What"  # What now?\n')
     assert [*clauses(module)] == [(1, "What"), (5, "Whether"), (7, "Who")]
+
+
+def pronouns(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the beginning of each function's docstring whose "it" nobody has named."""
+    for node in ast.walk(parsed(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_"):
+            found = _IT.match(ast.get_docstring(node) or "")
+            if found:
+                yield node.lineno, found[0]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_docstring_names_what_is_acted_on(folder: str) -> None:
+    paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "gen" not in path.parts]
+    found = [f"{path.relative_to(ROOT)}:{line}: {words}" for path in paths for line, words in pronouns(path)]
+    assert not found, "\n".join(found)
+
+
+def test_a_pronoun_without_a_noun_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('def f():\n    """Stop it."""\n\n\ndef g():\n    """Stop the server, and close it."""\n')
+    assert [*pronouns(module)] == [(1, "Stop it")]
+
+
+def arguments(docstring: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and the explanations in a docstring's sections of arguments and attributes."""
+    for section in re.findall(r"(?m)^(?:Args|Attributes):\n((?:(?: .*)?(?:\n|$))+)", docstring):
+        name, words = "", ""
+        for line in section.splitlines():
+            if found := _ARGUMENT.fullmatch(line):
+                if name:
+                    yield name, words
+                name, words = found[1], found[2]
+            else:
+                words += " " + line
+        yield name, words
+
+
+@pytest.mark.parametrize("folder", FOLDERS[:2])
+def test_an_argument_is_explained_or_left_out(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}: {words}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "gen" not in path.parts
+        for node in ast.walk(parsed(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for name, words in arguments(ast.get_docstring(node) or "")
+        if len(words.split()) < _FEWEST
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_words_of_an_argument_are_counted_over_its_lines() -> None:
+    text = "Read.\n\nArgs:\n    a, b: two\n        words and two.\n    c: the path.\n\nReturns:\n    d: one."
+    assert [(name, len(words.split())) for name, words in arguments(text)] == [("a, b", 4), ("c", 2)]
