@@ -103,7 +103,7 @@ class CountedOnce:
 
         Args:
             rows: with `_tracker`, and its labels.
-            run: tells what has ended.
+            run: the query's run, whose tracker knows what has ended.
 
         Raises:
             TrackingError: the state is not that after the batch before.

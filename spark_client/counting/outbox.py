@@ -47,7 +47,7 @@ class Outbox:
             report is kept, and the batch fails.
 
     Attributes:
-        away: whether the tracker is away, or has not been told of all batches yet.
+        away: whether the tracker is away, or batches are still to be reported.
         unsent: units of the epoch in hand that tasks could not send, as `packed` has made them.
     """
 
@@ -76,7 +76,7 @@ class Outbox:
         return self._epochs[0] if self._epochs else None
 
     def first_up_to(self, epoch: int) -> int:
-        """Return the first epoch up to this one that the tracker has not been told of."""
+        """Return the first epoch up to this one that is still to be reported."""
         return epoch if self.first is None else min(self.first, epoch)
 
     def settled(self, epoch: int) -> int:

@@ -202,7 +202,7 @@ class Run:
 
     @property
     def away(self) -> bool:
-        """Return whether the tracker is away, or has not been told of all batches yet."""
+        """Return whether the tracker is away, or batches are still to be reported."""
         return self.outbox.away
 
     def unless_away(self, ask: Callable[[], _T]) -> _T | None:
