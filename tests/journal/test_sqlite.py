@@ -349,7 +349,7 @@ def test_a_snapshot_alone_means_that_a_loss_cannot_be_excluded(path: Path) -> No
     for file in path.parent.glob("tracker.db*"):
         if "-snapshot-" not in file.name:
             file.unlink()
-    assert "may be lost" in recover_elsewhere(path)
+    assert "may be lost" in refused(path)
     journal, recovery, found = opened(path)
     assert (recovery.state, found, recovery.tail_lost) == ({"number": 2}, [], True)
     journal.close()
@@ -379,7 +379,7 @@ def test_an_overwritten_journal_is_damaged_and_set_aside_once_accepted(
     journal.append(records(2, start=5))
     journal.close()
     path.write_text("Dear diary,\n" * 1000)
-    assert "2 acknowledged records" in recover_elsewhere(path)
+    assert "2 acknowledged records" in refused(path)
     journal, recovery, found = opened(path)
     assert (recovery.state, found, recovery.damage[-1].lost) == ({"after": 5}, [], 2)
     assert Path(recovery.damage[-1].set_aside).read_text().startswith("Dear diary")
@@ -501,32 +501,31 @@ def files(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory.iterdir() if not file.name.endswith(("-lock", "-mark"))}
 
 
-_RECOVER = """
-import sys
-from tracker.journal import JournalLossError, SqliteJournal
-try:
-    SqliteJournal(sys.argv[1]).recover()
-except JournalLossError as loss:
-    print(loss)
-else:
-    sys.exit(1)
-"""
+def refused(path: Path) -> str:
+    """Return why a start is refused; the process goes on."""
+    journal = SqliteJournal(path)
+    with pytest.raises(JournalLossError) as loss:
+        journal.recover()
+    journal.close()
+    return str(loss.value)
 
 
-def recover_elsewhere(path: Path) -> str:
-    """Recover in a process of its own: what is refused stays open until that ends."""
-    found = subprocess.run(
-        [sys.executable, "-c", _RECOVER, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-    )
-    assert found.returncode == 0
-    return found.stdout
+def test_a_crash_while_a_refused_journal_is_closed_is_made_good(path: Path) -> None:
+    journal, _, _ = opened(path)
+    journal.append(records(5))
+    journal.close()
+    path.rename(path.with_name("tracker.db-closing"))
+    journal = SqliteJournal(path)
+    recovery = journal.recover()
+    assert (list(recovery.records), recovery.damage) == (records(5), ())
+    journal.close()
 
 
 @pytest.mark.parametrize("what", ["snapshots", "wal", "all but wal", "mark", "everything"])
 def test_what_is_lost_must_be_accepted(
     damageable: tuple[Path, list[Record]], tmp_path: Path, what: str, request: pytest.FixtureRequest
 ) -> None:
-    """And until it is, nothing is changed: a second try finds the same."""
+    """And until it is, nothing is changed: a second try of one process finds the same."""
     left, told = damageable
     directory = tmp_path / "left"
     shutil.copytree(left, directory)
@@ -553,7 +552,7 @@ def test_what_is_lost_must_be_accepted(
                 file.unlink()
     before = files(directory)
     for _ in range(2):
-        said = recover_elsewhere(path)
+        said = refused(path)
         assert "acknowledged records" in said
         assert "--accept-loss" in said
         assert before.items() <= files(directory).items()

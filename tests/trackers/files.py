@@ -1,7 +1,7 @@
 """A journal in files under processes that end at any use of a file.
 
-A process that ends leaves all that it had written. The threads of a simulation share one real process, which keeps the
-locks of those that have ended; so the next one finds a copy of the files under the same path.
+A process that ends leaves all that it had written, and no lock. The threads of a simulation share one real process; so
+what one of its processes had open is closed as that ends, with the files unchanged.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 from tracker.backup import Checked
 from tracker.journal.sqlite import SqliteJournal
@@ -50,8 +50,7 @@ class Sqlite:
         self.machines = Machines(schedule, base, apart=False)
         self._count = 0
         self._lost = False
-        self._owner: tuple[Process, int] | None = None
-        self._kept: list[sqlite3.Connection] = []  # of those that must not be closed before their process ends
+        self._locks: dict[int, Process] = {}  # by their files
         self._opened: list[tuple[Process, _Connection]] = []
         (base / "0").mkdir(parents=True)
         self._now = base / "now"
@@ -66,7 +65,7 @@ class Sqlite:
         return {file.name: file.read_bytes() for file in self._now.iterdir() if not file.name.endswith(_NOT_THERE)}
 
     def put_back(self, copy: Any) -> None:
-        self._owner, self._lost = None, False
+        self._lost = False
         self._count += 1
         place = self._base / str(self._count)
         place.mkdir()
@@ -107,9 +106,7 @@ class Sqlite:
         return Checked([made(backups.of_journal(self.where))], "journal")
 
     def close(self) -> None:
-        """Give back what those that have ended had open."""
-        for _, connection in self._opened:
-            connection.close()
+        """Close all files."""
         for name in os.listdir("/proc/self/fd"):
             file = f"/proc/self/fd/{name}"
             if os.path.islink(file) and os.readlink(file).startswith(f"{self._base}/"):
@@ -117,12 +114,11 @@ class Sqlite:
         shutil.rmtree(self._base)
 
     def _died(self, process: Process) -> None:
-        opened = any(each is process and not connection.closed for each, connection in self._opened)
-        if self._kept or opened if self._owner is None else self._owner[0] is process:
-            self._kept.clear()
-            lost = self._lost
-            self.put_back(self.copy())
-            self._lost = lost
+        for file in [file for file, holder in self._locks.items() if holder is process]:
+            self._close(file)
+        for _, connection in [each for each in self._opened if each[0] is process]:
+            connection.end()
+        self._opened = [each for each in self._opened if each[0] is not process]
 
     # ---------------------------------------------------------------- uses of files
 
@@ -133,7 +129,6 @@ class Sqlite:
             "os": _Module(os, self._paused, close=self._close, fsync=lambda _: None),  # the machine lives
             "fcntl": _Module(fcntl, self._paused, flock=self._flock),
             "sqlite3": _Module(sqlite3, self._paused, connect=self._connect),
-            "ctypes": SimpleNamespace(py_object=self._kept.append, pythonapi=SimpleNamespace(Py_IncRef=lambda _: None)),
         }
         places = [
             (module, name)
@@ -163,28 +158,17 @@ class Sqlite:
 
     def _close(self, file: int) -> None:
         os.close(file)
-        if self._owner is not None and self._owner[1] == file:
-            self._owner = None
+        self._locks.pop(file, None)
 
     def _flock(self, file: int, how: int) -> None:
         fcntl.flock(file, how)
-        self._owner = (self._schedule.process, file)
+        self._locks[file] = self._schedule.process
 
-    def _connect(self, *arguments: Any, **options: Any) -> _Connection:
-        connection = sqlite3.connect(*arguments, **{**options, "check_same_thread": False})
-        found = _Connection(connection, self._execute(connection))
+    def _connect(self, path: Path, **options: Any) -> _Connection:
+        connection = sqlite3.connect(path, **{**options, "check_same_thread": False})
+        found = _Connection(path.resolve(), connection, self._schedule, self._weather)
         self._opened.append((self._schedule.process, found))
         return found
-
-    def _execute(self, connection: sqlite3.Connection) -> Callable[..., Any]:
-        def execute(sql: str, *values: Any) -> Any:
-            if sql in ("BEGIN IMMEDIATE", "COMMIT") and self._weather.before():
-                raise sqlite3.OperationalError("disk I/O error")
-            result = connection.execute(sql.replace("synchronous=FULL", "synchronous=OFF"), *values)
-            self._schedule.pause(0)
-            return result
-
-        return execute
 
 
 class _Module:
@@ -208,13 +192,40 @@ class _Module:
 
 
 class _Connection:
-    """A connection to a file whose statements wait."""
+    """A connection to a file whose statements wait.
 
-    def __init__(self, connection: sqlite3.Connection, execute: Callable[..., Any]) -> None:
+    Args:
+        path: of the file, without links.
+        connection: the real one.
+        schedule: decides who goes on after each statement.
+        weather: draws which transactions fail.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, schedule: Schedule, weather: Weather) -> None:
+        self._path = path
         self._connection = connection
-        self.execute = execute
-        self.closed = False
+        self._schedule = schedule
+        self._weather = weather
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql in ("BEGIN IMMEDIATE", "COMMIT") and self._weather.before():
+            raise sqlite3.OperationalError("disk I/O error")
+        cursor = self._connection.execute(sql.replace("synchronous=FULL", "synchronous=OFF"), *values)
+        self._cursors.add(cursor)
+        self._schedule.pause(0)
+        return cursor
 
     def close(self) -> None:
         self._connection.close()
-        self.closed = True
+
+    def end(self) -> None:
+        """Release the locks, and change nothing: SQLite leaves a file as it is that is not under its name."""
+        away = self._path.with_name("away")
+        with suppress(FileNotFoundError):
+            self._path.rename(away)
+        for cursor in [*self._cursors]:
+            cursor.close()  # else the file stays open
+        self._connection.close()
+        with suppress(FileNotFoundError):
+            away.rename(self._path)

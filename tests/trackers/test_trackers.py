@@ -6,17 +6,19 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.journal.redis_server import RedisServer, needs_redis
+from tracker.journal import Record
 from tracker.server import lanes
 
 from .files import Sqlite
 from .judging import FoundOut
 from .machines import Machines
 from .plants import PLANTS
-from .schedule import Schedule, StuckError, installed
+from .schedule import Process, Schedule, StuckError, installed
 from .stores import Objects, Redis, Weather
 from .world import World
 
@@ -116,6 +118,36 @@ def test_over_redis_whatever_is_acknowledged_stays(
 @needs_redis
 def test_reporters_repeat_what_a_late_restore_takes_away(redis_server: RedisServer, tmp_path: Path) -> None:
     play_redis(30_024, redis_server.port, tmp_path, losses=False)  # the restore is over after all else has ended
+
+
+def test_a_process_that_ends_closes_its_file_whoever_has_the_lock(tmp_path: Path) -> None:
+    schedule = Schedule(Random(1))
+    store = Sqlite(tmp_path / "files", schedule, Weather(schedule, 0.0))
+    ended, other, found = Process("one"), Process("two"), list[Record]()
+    told = [Record(1, 2, b"three")]
+
+    def leave() -> None:
+        journal = store.journal()
+        journal.recover()
+        journal.append(told)
+        journal._ownership.release()
+        schedule.pause(None)
+
+    def follow() -> None:
+        schedule.pause(1.0)
+        journal = store.journal()
+        schedule.kill(ended)
+        found.extend(journal.recover().records)
+        journal.close()
+
+    with ExitStack() as stack:
+        stack.callback(store.close)
+        for each in (installed(schedule, _PACKAGES), store.machines.interrupted(), store.interrupted()):
+            stack.enter_context(each)
+        schedule.start(ended, leave)
+        strand = schedule.start(other, follow)
+        schedule.run(lambda: strand.done)
+        assert found == told, "what was written stays, and no lock"
 
 
 # ---------------------------------------------------------------- whether a fault would be found

@@ -231,6 +231,8 @@ class World:
                     self._alone, self._leave_out = None, False
                 if not tracker.ended or self._alone not in (None, tracker):
                     continue
+                if "database is locked" in str(tracker.error):
+                    raise FoundOut(f"a start has the journal to itself, and another one has its file: {tracker.error}")
                 accept, aside = False, frozenset[int]()
                 if isinstance(tracker.error, JournalLossError):
                     if not self.damaged:

@@ -27,7 +27,6 @@ the lock of another file beside it.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import json
@@ -126,7 +125,7 @@ _TRIM = 4  # the most old rows that are removed with each group
 
 #: Endings of a journal's files after its path; the lock stays, and so do files that were set aside before.
 _BESIDE = re.compile(
-    r"|-wal|-shm|-journal|-mark|-set-aside(-\d+)?|-snapshot-\w+|-rebuilt(-unfinished)?(-wal|-journal)?"
+    r"|-wal|-shm|-journal|-mark|-closing|-set-aside(-\d+)?|-snapshot-\w+|-rebuilt(-unfinished)?(-wal|-journal)?"
 )
 NOTE: Final = "-restoring"  #: what the note is called, after the journal's path, that a backup is to come
 
@@ -172,6 +171,7 @@ class SqliteJournal(Journal):
     # ---------------------------------------------------------------- recovery
 
     def recover(self, accept_loss: bool = False) -> Recovery:
+        self._finish_closing()
         self._finish_rebuild()
         self._keep_private()
         state, number, damage, spoilt = self._newest_snapshot()
@@ -205,7 +205,7 @@ class SqliteJournal(Journal):
             try:
                 self._rebuild(connection, number, last, aside)
             except (sqlite3.Error, OSError) as error:
-                _keep_open(connection)
+                self._close_unchanged(connection)
                 raise self._failure(error) from error
             connection, _ = self._open(0)
         if connection is None:
@@ -227,7 +227,7 @@ class SqliteJournal(Journal):
         )
 
     def _loss(self, connection: sqlite3.Connection | None, damage: list[Damage]) -> JournalLossError:
-        _keep_open(connection)
+        self._close_unchanged(connection)
         return JournalLossError(
             f"{loss_of(damage)}. Nothing was changed. Restore a backup (`tracker restore FILE --journal ADDRESS "
             "--replace`), or start once with --accept-loss to continue without the lost records; the damaged files are "
@@ -356,6 +356,24 @@ class SqliteJournal(Journal):
         if damaged is not None:
             damaged.close()  # only now: closing it earlier would have merged the damaged files
         self._finish_rebuild()
+
+    def _close_unchanged(self, connection: sqlite3.Connection | None) -> None:
+        """Close a damaged file, and change neither that nor its write-ahead log.
+
+        SQLite moves the log into a file that it closes, and drops the log's torn part, unless the file is elsewhere.
+        """
+        if connection is None:
+            return
+        with suppress(FileNotFoundError):  # it is set aside already
+            os.rename(self._path, self._beside("-closing"))
+        connection.close()
+        self._finish_closing()
+
+    def _finish_closing(self) -> None:
+        """Put a file that was closed unchanged in its place, even after a crash in the middle of that."""
+        if not self._path.exists():
+            with suppress(FileNotFoundError):
+                os.rename(self._beside("-closing"), self._path)
 
     def _finish_rebuild(self) -> None:
         """Put a rebuilt file in its place, even after a crash in the middle of that."""
@@ -512,15 +530,6 @@ class _Row:
     first: int
     count: int
     data: bytes
-
-
-def _keep_open(connection: sqlite3.Connection | None) -> None:
-    """Leave a damaged file's connection open until the process ends, which is soon.
-
-    Closing the connection would move the write-ahead log into the file, and drop its torn part.
-    """
-    if connection is not None:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 def _create(connection: sqlite3.Connection) -> None:
