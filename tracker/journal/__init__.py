@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from tracker.store.address import SCHEMES
 
 from .interface import (
     Damage,
@@ -58,8 +60,6 @@ __all__ = [
     "open_journal",
     "set_journal_aside",
 ]
-
-_OBJECT_STORES: Final = ("s3", "gs", "az", "file")
 
 
 class MemoryJournal(Journal):
@@ -177,7 +177,7 @@ def _replicated(where: str, follow: bool = False, restoring: bool = False) -> Re
         from .redis import RedisAddress, RedisJournal
 
         return RedisJournal(RedisAddress.parse(where), follow, restoring)
-    if kind in _OBJECT_STORES:
+    if kind in SCHEMES:
         from .objects import open_objects_journal
 
         return open_objects_journal(where, follow, restoring)

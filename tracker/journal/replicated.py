@@ -226,16 +226,15 @@ class ReplicatedJournal(ABC):
         """Return whether the journal was moved aside for a backup that is not in its place yet."""
 
     @abstractmethod
-    def _move_aside(self) -> str:
-        """Note that a backup is to come, move all elsewhere, and return where it is; empty: there was nothing."""
+    def move_aside(self) -> str:
+        """Note that a backup is to come, and move all of the journal elsewhere; it must be this process's.
 
-    @abstractmethod
-    def _begin_restore(self) -> None:
-        """Leave a note that a backup is to come."""
+        Returns:
+            Where it is now; empty: there was nothing.
 
-    @abstractmethod
-    def _end_restore(self) -> None:
-        """Remove the note that a backup is to come."""
+        Raises:
+            JournalError: it cannot be moved.
+        """
 
     # ---------------------------------------------------------------- owning
 
@@ -313,26 +312,6 @@ class ReplicatedJournal(ABC):
             if not self._restoring and self._awaits_backup():
                 raise RestoreUnfinishedError(self._where)
             return self._recover(accept_loss, followed)
-
-    def move_aside(self) -> str:
-        """Move all of the journal elsewhere, so that a backup can take its place; it must be this process's.
-
-        Returns:
-            Where it is now; empty: there was nothing.
-
-        Raises:
-            JournalError: it cannot be moved.
-        """
-        with self._asking():
-            return self._move_aside()
-
-    def begin_restore(self) -> None:
-        with self._asking():
-            self._begin_restore()
-
-    def end_restore(self) -> None:
-        with self._asking():
-            self._end_restore()
 
     def _recovered(self, state: Any, number: int, records: Iterator[Record], damage: Sequence[Damage]) -> Recovery:
         found = self._marks.found

@@ -69,7 +69,6 @@ class Ownership:
     """The lock on a file beside a journal, held until `release` or the end of the process.
 
     Args:
-        path: of the lock file.
         what: what is locked, for the message.
 
     Raises:
@@ -389,11 +388,7 @@ class SqliteJournal(Journal):
                 os.rename(self._beside(suffix), f"{aside}{suffix}")
 
     def _aside(self, file: Path) -> str:
-        name = f"{file}-damaged-{time.strftime('%Y%m%dT%H%M%S')}"
-        taken, count = name, 1
-        while os.path.exists(taken) or os.path.exists(f"{taken}-wal"):
-            taken, count = f"{name}-{count}", count + 1
-        return taken
+        return _free(f"{file}-damaged-{time.strftime('%Y%m%dT%H%M%S')}")
 
     # ---------------------------------------------------------------- writing
 
@@ -515,7 +510,7 @@ def _note_restore(journal: Path) -> None:
 
 def _free(name: str) -> str:
     taken, count = name, 1
-    while os.path.exists(taken):
+    while os.path.exists(taken) or os.path.exists(f"{taken}-wal"):
         taken, count = f"{name}-{count}", count + 1
     return taken
 

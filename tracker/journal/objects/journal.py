@@ -287,31 +287,34 @@ class ObjectsJournal(ReplicatedJournal):
     def _awaits_backup(self) -> bool:
         return self._objects.get(_RESTORING) is not None
 
-    def _move_aside(self) -> str:
+    def move_aside(self) -> str:
         """Copy all, and then remove all but the claims.
 
         A tracker that sleeps so finds this one's claim in the place of its next entry. The claims are copied, too: they
         are positions of the log that was here.
         """
-        self._begin_restore()
-        names = [name for folder in ("log", "snapshots", "set-aside") for name in self._objects.names(folder)]
-        claims = [*self._objects.names("claims")]
-        kept = {name_of(position_of(name)) for name in claims}
-        moved = [name for name in [*names, LOSS] if name not in kept]
+        self.begin_restore()
         aside = time.strftime("replaced/%Y%m%dT%H%M%S", time.gmtime())
         found = False
-        for name in [*names, *claims, LOSS]:
-            if (content := self._objects.get(name)) is not None:
-                self._objects.put(f"{aside}/{name}", content)
-                found = found or name in moved
-        self._objects.delete(moved)
+        with self._asking():
+            names = [name for folder in ("log", "snapshots", "set-aside") for name in self._objects.names(folder)]
+            claims = [*self._objects.names("claims")]
+            kept = {name_of(position_of(name)) for name in claims}
+            moved = [name for name in [*names, LOSS] if name not in kept]
+            for name in [*names, *claims, LOSS]:
+                if (content := self._objects.get(name)) is not None:
+                    self._objects.put(f"{aside}/{name}", content)
+                    found = found or name in moved
+            self._objects.delete(moved)
         return f"{aside} in {self._where}" if found else ""
 
-    def _begin_restore(self) -> None:
-        self._objects.put(_RESTORING, b"a backup is to come")
+    def begin_restore(self) -> None:
+        with self._asking():
+            self._objects.put(_RESTORING, b"a backup is to come")
 
-    def _end_restore(self) -> None:
-        self._objects.delete([_RESTORING])
+    def end_restore(self) -> None:
+        with self._asking():
+            self._objects.delete([_RESTORING])
 
     # ---------------------------------------------------------------- writing
 

@@ -39,11 +39,7 @@ class _Signs:
 
 
 class Lease(replicated.Lease):
-    """The lease.
-
-    Args:
-        log: the log, which is claimed.
-    """
+    """The lease."""
 
     failures = StoreError
     passing = (NoAnswerError,)  # a store that is slow, or restarts

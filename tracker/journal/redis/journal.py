@@ -245,11 +245,12 @@ class RedisJournal(ReplicatedJournal):
     def _awaits_backup(self) -> bool:
         return self._log.client.hget(self._keys.top, "restoring") is not None
 
-    def _move_aside(self) -> str:
+    def move_aside(self) -> str:
         aside = self._keys.replaced(time.strftime("%Y%m%dT%H%M%S", time.gmtime()))
-        names = [*self._names()]
-        renamed = [f"{aside}:{name.removeprefix(f'{self._keys.base}:')}" for name in names]
-        return aside if self._log.client.eval(scripts.RENAME, 2 * len(names), *names, *renamed) else ""
+        with self._asking():
+            names = [*self._names()]
+            renamed = [f"{aside}:{name.removeprefix(f'{self._keys.base}:')}" for name in names]
+            return aside if self._log.client.eval(scripts.RENAME, 2 * len(names), *names, *renamed) else ""
 
     def _names(self) -> Iterator[str]:
         keys, client = self._keys, self._log.client
@@ -261,11 +262,13 @@ class RedisJournal(ReplicatedJournal):
                 yield keys.piece(entry, place)
                 place += 1
 
-    def _begin_restore(self) -> None:
-        self._log.client.hset(self._keys.top, "restoring", "1")
+    def begin_restore(self) -> None:
+        with self._asking():
+            self._log.client.hset(self._keys.top, "restoring", "1")
 
-    def _end_restore(self) -> None:
-        self._log.client.hdel(self._keys.top, "restoring")
+    def end_restore(self) -> None:
+        with self._asking():
+            self._log.client.hdel(self._keys.top, "restoring")
 
     # ---------------------------------------------------------------- writing
 

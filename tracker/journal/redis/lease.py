@@ -81,25 +81,19 @@ class Lease(replicated.Lease):
         return describe(holder.decode()) if holder else ""
 
     def hand_over(self) -> None:
-        self._stop()
-        with suppress(redis.RedisError):
-            self._let_go(to_standby=True)
-        self._client.close()
+        self._let_go(to_standby=True)
 
     def close(self) -> None:
-        self._stop()
-        with suppress(redis.RedisError):
-            self._let_go(to_standby=False)
-        self._client.close()
+        self._let_go(to_standby=False)
 
     def _let_go(self, to_standby: bool) -> None:
-        keys = [self._keys.lease, self._keys.standby, self._keys.top]
-        self._client.eval(scripts.LET_GO, len(keys), *keys, self.holder, self._ms, int(to_standby))
-
-    def _stop(self) -> None:
         self._closed.set()
         if self._beating is not None:
             self._beating.join()
+        keys = [self._keys.lease, self._keys.standby, self._keys.top]
+        with suppress(redis.RedisError):
+            self._client.eval(scripts.LET_GO, len(keys), *keys, self.holder, self._ms, int(to_standby))
+        self._client.close()
 
     def _try(self, dead: str, announce: bool = False, new: bool = False) -> str | None:
         """Try to get the lease; return its holder if that is another one, or "" if one who follows may want it."""

@@ -227,7 +227,7 @@ class Log:
         """
         while True:
             top = Top.read(*client.eval(scripts.LOOK, 2, self._keys.log, self._keys.top, known.term))
-            relation, base = compare(known, top.shown())
+            relation, base = compare(known, top)
             if relation is not Relation.LOST:
                 return relation, top, 0
             if client.eval(scripts.NOTE_LOSS, 1, self._keys.top, top.entry, known.number, known.term):

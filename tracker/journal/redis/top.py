@@ -49,54 +49,6 @@ class Known:
     owner: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Log as the store shows it.
-
-    Args:
-        term: of the newest entry; 0: there is none.
-        number: of the newest record.
-        owner: who began the term; empty: unknown.
-        next_base: the record after which the term after the party's began; None: not there.
-        has_log: whether the records are there at all.
-        accepted: the term in which a loss was accepted last, and the record up to which.
-    """
-
-    term: int = 0
-    number: int = 0
-    owner: str = ""
-    next_base: int | None = None
-    has_log: bool = True
-    accepted: tuple[int, int] = (0, 0)
-
-
-def compare(known: Known, shown: Shown) -> tuple[Relation, int]:
-    """Tell how a log stands to what a party knows, and, for a loss, after which record it begins.
-
-    Args:
-        shown: what the store shows now.
-    """
-    if known.term == 0:
-        return (Relation.CONTINUES if shown.term else Relation.SAME), 0
-    accepted_in, accepted = shown.accepted
-    if known.number == 0 or (known.term < accepted_in <= shown.term and known.number <= accepted):
-        same = (shown.term, shown.number) == (known.term, known.number)
-        later = shown.term == known.term
-        return (Relation.SAME if same else Relation.CONTINUES if later else Relation.REPLACED), 0
-    if shown.term > known.term:
-        if shown.next_base is not None and shown.next_base < known.number:
-            return Relation.LOST, shown.next_base
-        return Relation.REPLACED, 0
-    others = bool(known.owner and shown.owner and known.owner != shown.owner)
-    if not shown.has_log or (shown.term == known.term and others):
-        return Relation.LOST, 0
-    if shown.term < known.term:
-        return Relation.LOST, min(shown.number, known.number - 1)
-    if shown.number < known.number:
-        return Relation.LOST, shown.number
-    return (Relation.SAME if shown.number == known.number else Relation.CONTINUES), 0
-
-
 NOTHING = "0-0"  #: the entry before the first
 
 
@@ -110,7 +62,7 @@ class Top:
         lost: the number up to which records were acknowledged and are lost; 0: none are known to be.
         owner: who began the newest entry's term; empty: unknown.
         accepted: TERM-NUMBER: in which term a loss was accepted last, and up to which record.
-        has_log: whether there is a log.
+        has_log: whether the records are there at all.
         next_base: the record after which the term began that follows the one asked for; None: not there.
         writer: TERM OWNER of the newest group, if a claim has asked for it.
     """
@@ -156,7 +108,25 @@ class Top:
         """The term of the newest entry."""
         return int(self.entry.partition("-")[0])
 
-    def shown(self) -> Shown:
-        """Return the top as `tracker.journal.redis.top` takes it."""
-        term, _, number = self.accepted.partition("-")
-        return Shown(self.term, self.last, self.owner, self.next_base, self.has_log, (int(term), int(number)))
+
+def compare(known: Known, shown: Top) -> tuple[Relation, int]:
+    """Tell how a log stands to what a party knows, and, for a loss, after which record it begins."""
+    if known.term == 0:
+        return (Relation.CONTINUES if shown.term else Relation.SAME), 0
+    accepted_in, accepted = map(int, shown.accepted.split("-"))
+    if known.number == 0 or (known.term < accepted_in <= shown.term and known.number <= accepted):
+        same = (shown.term, shown.last) == (known.term, known.number)
+        later = shown.term == known.term
+        return (Relation.SAME if same else Relation.CONTINUES if later else Relation.REPLACED), 0
+    if shown.term > known.term:
+        if shown.next_base is not None and shown.next_base < known.number:
+            return Relation.LOST, shown.next_base
+        return Relation.REPLACED, 0
+    others = bool(known.owner and shown.owner and known.owner != shown.owner)
+    if not shown.has_log or (shown.term == known.term and others):
+        return Relation.LOST, 0
+    if shown.term < known.term:
+        return Relation.LOST, min(shown.last, known.number - 1)
+    if shown.last < known.number:
+        return Relation.LOST, shown.last
+    return (Relation.SAME if shown.last == known.number else Relation.CONTINUES), 0
