@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tracker.store import FileStore, StoreError, open_store
+from tracker.store import FileStore, StoreError, in_pieces, open_store
 
 _MAGIC: Final = "tracker-backup"
 _FORM: Final = 1  #: raised when older versions cannot read what a newer one writes
@@ -98,19 +98,8 @@ class Draft:
         return len(self._head) + size
 
     def parts(self, most: int = _STEP) -> Iterator[bytes]:
-        """Yield the file, in parts of at most `most` bytes. Call `seal` before."""
-        part = bytearray(self._head)
-        for piece in self.state:
-            rest = memoryview(piece).cast("B")
-            while rest.nbytes:
-                room = most - len(part)
-                part += rest[:room]
-                rest = rest[room:]
-                if len(part) >= most:
-                    yield bytes(part)
-                    part.clear()
-        if part:
-            yield bytes(part)
+        """Return the file, in parts of at most `most` bytes. Call `seal` before."""
+        return in_pieces([self._head, *self.state], most)
 
 
 class Checked:

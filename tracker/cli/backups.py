@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,6 @@ from tracker.cli.output import print_json, print_line, print_pairs, progress
 
 if TYPE_CHECKING:
     from tracker.backup import Header
-    from tracker.cli.forms import Show
 
 commands = new_commands()
 _MIB = 1 << 20
@@ -98,7 +98,8 @@ def backup(
         if keep is not None and where.file:
             raise WrongUsageError(f"--keep needs a directory, and {to} is a file: end its name with /")
         parts = _read_journal(journal, final, moved_to) if journal else at.single_client().backup()
-        made, written = _write(parts, where)
+        with _read(parts, "what the tracker has sent") as made:
+            written = where.write(made)
         removed = [] if keep is None else where.keep(keep)
     if form is Form.JSON:
         print_json({"file": written, **asdict(made.header), "removed": removed}, indent=2)
@@ -147,10 +148,7 @@ def restore(
     with ending_at(BackupError, JournalError):
         where = place(source)
         name = where.newest()
-        with progress(quiet=True) as show:
-            counted = _Counted(where.parts(name), show)
-            backup = Checked(counted, where.full(name))
-            counted.total = backup.header.bytes
+        with _read(where.parts(name), where.full(name)) as backup:
             done = backups.restore(journal, backup, replace, same_log)
     if form is Form.JSON:
         print_json({"file": where.full(name), "journal": journal, **asdict(done)}, indent=2)
@@ -227,36 +225,27 @@ def _read_journal(journal: str, final: bool, moved_to: str) -> Iterator[bytes]:
     return draft.parts()
 
 
-class _Counted:
-    """Parts of a backup, shown as they are read."""
+@contextmanager
+def _read(parts: Iterable[bytes], name: str) -> Iterator[Checked]:
+    """Yield a backup whose parts are shown as they are read."""
+    total = 0
 
-    def __init__(self, parts: Iterable[bytes], show: Show) -> None:
-        self._parts = parts
-        self._show = show
-        self.total = 0
-
-    def __iter__(self) -> Iterator[bytes]:
+    def counted() -> Iterator[bytes]:
         done = 0
-        for part in self._parts:
+        for part in parts:
             done += len(part)
-            self._show(done, self.total, f"{done / _MIB:,.1f} of {self.total / _MIB:,.1f} MiB")
+            show(done, total, f"{done / _MIB:,.1f} of {total / _MIB:,.1f} MiB")
             yield part
 
-
-def _write(parts: Iterable[bytes], where: Place) -> tuple[Checked, str]:
     with progress(quiet=True) as show:
-        counted = _Counted(parts, show)
-        made = Checked(counted, "what the tracker has sent")
-        counted.total = made.header.bytes
-        return made, where.write(made)
+        backup = Checked(counted(), name)
+        total = backup.header.bytes
+        yield backup
 
 
 def _verify(form: Form, where: Place, max_age: float | None) -> int:
     name = where.newest()
-    with progress(quiet=True) as show:
-        counted = _Counted(where.parts(name), show)
-        found = Checked(counted, where.full(name))
-        counted.total = found.header.bytes
+    with _read(where.parts(name), where.full(name)) as found:
         for _ in found.state():
             pass
     age = (datetime.now(timezone.utc) - found.header.made_at).total_seconds() / 3600

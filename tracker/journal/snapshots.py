@@ -12,13 +12,14 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
 
+from tracker.store import in_pieces
 from tracker.store.directory import sync
 
 _MAGIC = b"trksnap1"
@@ -140,26 +141,6 @@ def _encode_array(value: Any) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         raise TypeError(f"a state holds a {type(value).__name__}")
     return msgpack.ExtType(_ARRAY, msgpack.packb((value.dtype.str, value.shape, value.tobytes())))
-
-
-def in_pieces(parts: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
-    """Return the same bytes in pieces of `size` bytes, the last of which may be shorter.
-
-    >>> list(in_pieces([b"abc", b"de"], 2))
-    [b'ab', b'cd', b'e']
-    """
-    piece = bytearray()
-    for part in parts:
-        rest = memoryview(part)
-        while rest.nbytes:
-            taken = rest[: size - len(piece)]
-            piece += taken
-            rest = rest[len(taken) :]
-            if len(piece) == size:
-                yield bytes(piece)
-                piece.clear()
-    if piece:
-        yield bytes(piece)
 
 
 def write_pieces(state: Any, put: Callable[[int, bytes], object]) -> dict[str, int]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from .interface import ConditionalStore, FileStore, NoAnswerError, RefusedError, StoreError
+from .interface import ConditionalStore, FileStore, NoAnswerError, RefusedError, StoreError, in_pieces
 
-__all__ = ["ConditionalStore", "FileStore", "NoAnswerError", "RefusedError", "StoreError", "open_store"]
+__all__ = ["ConditionalStore", "FileStore", "NoAnswerError", "RefusedError", "StoreError", "in_pieces", "open_store"]
 
 
 def open_store(text: str, mode: int = 0o666, settings: Mapping[str, str] | None = None) -> FileStore:

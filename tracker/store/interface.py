@@ -93,3 +93,23 @@ class FileStore(_Files, Protocol):
 
     def remove(self, folder: str) -> None:
         """Remove all that is in a folder, and below it."""
+
+
+def in_pieces(parts: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
+    """Return the same bytes in pieces of `size` bytes, the last of which may be shorter.
+
+    >>> list(in_pieces([b"abc", b"de"], 2))
+    [b'ab', b'cd', b'e']
+    """
+    piece = bytearray()
+    for part in parts:
+        rest = memoryview(part).cast("B")
+        while rest.nbytes:
+            taken = rest[: size - len(piece)]
+            piece += taken
+            rest = rest[len(taken) :]
+            if len(piece) == size:
+                yield bytes(piece)
+                piece.clear()
+    if piece:
+        yield bytes(piece)
