@@ -79,10 +79,10 @@ class Admission:
         check, job = self._limits.check, command.job
         waiting = self._waiting.get(job)
         named = new + waiting.names if new and waiting else new
-        check_capacity(self._tracker, command, self._limits, named)
+        check_capacity(self._tracker, command, self._limits, named, self._drains)
         match command:
             case DefineJob() if self._tracker.find(job) is None and not self._defining[job]:
-                jobs = self._tracker.count_jobs() + sum(map(self._is_new, self._defining))
+                jobs = self._tracker.count_jobs() + sum(self._tracker.find(each) is None for each in self._defining)
                 check("max_jobs", jobs + 1, "delete jobs that have finished")
             case OpenProducer() if command.producer not in (known := self._tracker.view(job).producers):
                 opening = {} if waiting is None else +waiting.producers
@@ -90,13 +90,6 @@ class Admission:
                     new_ones = sum(producer not in known for producer in opening)
                     producers = len(known) + new_ones
                     check("max_producers", producers + 1, "forget producers that will not return")
-            case Drain() if self._drains:
-                wanted = self._tracker.waiting_drains(job, command.deployment)
-                check(
-                    "max_pending_drains",
-                    wanted and wanted + self._drains,
-                    "cancel drains of deployments that will not be defined",
-                )
             case Subscribe():
                 check(
                     "max_subscription_events",
@@ -122,9 +115,6 @@ class Admission:
         counts = view.counts()
         return pending + counts.open_substreams + counts.staged_substreams
 
-    def _is_new(self, job: str) -> bool:
-        return self._tracker.find(job) is None
-
     def take(self, prepared: Prepared, answer: asyncio.Future[Any]) -> None:
         """Count an accepted command, which waits for its turn, as pending until it is answered."""
         command, new, _ = prepared
@@ -132,31 +122,22 @@ class Admission:
         if waiting is None:
             waiting = self._waiting[command.job] = _Waiting(answer)
         waiting.last = answer
-        waiting.count += 1
-        waiting.names += new
-        if isinstance(command, OpenProducer):
-            waiting.producers[command.producer] += 1
-        elif isinstance(command, DefineJob):
-            self._defining[command.job] += 1
-        elif isinstance(command, Drain):
-            self._drains += 1
-        elif isinstance(command, Subscribe):
-            waiting.subscriptions[command.name] += 1
-        answer.add_done_callback(lambda _: self._done(command, new, waiting))
+        self._count(command, new, waiting, 1)
+        answer.add_done_callback(lambda _: self._count(command, new, waiting, -1))
 
-    def _done(self, command: Command, new: int, waiting: _Waiting) -> None:
-        waiting.count -= 1
-        waiting.names -= new
+    def _count(self, command: Command, new: int, waiting: _Waiting, by: int) -> None:
+        waiting.count += by
+        waiting.names += by * new
         if isinstance(command, OpenProducer):
-            waiting.producers[command.producer] -= 1
+            waiting.producers[command.producer] += by
         elif isinstance(command, DefineJob):
-            self._defining[command.job] -= 1
+            self._defining[command.job] += by
             if not self._defining[command.job]:
                 del self._defining[command.job]
         elif isinstance(command, Drain):
-            self._drains -= 1
+            self._drains += by
         elif isinstance(command, Subscribe):
-            waiting.subscriptions[command.name] -= 1
+            waiting.subscriptions[command.name] += by
         if not waiting.count:
             del self._waiting[command.job]
 
@@ -169,11 +150,12 @@ class Admission:
         return True
 
 
-def check_capacity(tracker: Tracker, command: Command, limits: Limits, new: int) -> None:
+def check_capacity(tracker: Tracker, command: Command, limits: Limits, new: int, drains: int = 0) -> None:
     """Refuse a command for which there is no room.
 
     Args:
         new: how many substreams the command names for the first time; 1 is enough for "some".
+        drains: how many drains are pending commands, which the tracker does not have yet.
 
     Raises:
         Refused: ``LIMIT``; the message names the limit and what to do.
@@ -192,7 +174,8 @@ def check_capacity(tracker: Tracker, command: Command, limits: Limits, new: int)
             _check_promises(tracker, command, limits)
         case Drain():
             waiting = tracker.waiting_drains(command.job, command.deployment)
-            limits.check("max_pending_drains", waiting, "cancel drains of deployments that will not be defined")
+            wanted = waiting and waiting + drains
+            limits.check("max_pending_drains", wanted, "cancel drains of deployments that will not be defined")
 
 
 def _check_report(tracker: Tracker, report: Report, limits: Limits, new: int) -> None:

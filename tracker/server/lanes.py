@@ -163,21 +163,21 @@ class Lanes:
             try:
                 weight = item.weight()
             except Exception as error:
-                _settle(item.done, None, error)
+                settle(item.done, None, error)
                 continue
             if weight > self._long(job):
                 running = asyncio.get_running_loop().run_in_executor(self.threads, _outcome, item.work)
                 lane.running = running
                 running.add_done_callback(lambda done, item=item: self._came(job, lane, item, done))  # type: ignore[misc]
                 return
-            _settle(item.done, *_outcome(item.work))
+            settle(item.done, *_outcome(item.work))
         lane.running = None
         del self._lanes[job]
 
     def _came(
         self, job: str, lane: _Lane, item: _Item[Any], done: asyncio.Future[tuple[Any, Exception | None]]
     ) -> None:
-        _settle(item.done, *done.result())
+        settle(item.done, *done.result())
         self._go_on(job, lane)
 
 
@@ -188,8 +188,9 @@ def _outcome(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
         return None, error
 
 
-def _settle(done: asyncio.Future[Any], value: Any, error: Exception | None) -> None:
-    if done.done():  # the caller has gone
+def settle(done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    """Give a future its result, unless its caller has gone."""
+    if done.done():
         return
     if error is None:
         done.set_result(value)

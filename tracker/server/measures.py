@@ -7,7 +7,9 @@ Counts of a job are kept under the job's label, of which there are only so many.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate
 from operator import lt
 
@@ -113,12 +115,14 @@ class Measures:
         self._labels = labels
         self._find = find
         self._tallies: dict[str, Tally] = {}  # by job, as last counted
-        self.calls: dict[tuple[str, str], Distribution] = {}  #: seconds, by method and code
-        self.refusals: dict[str, int] = {}  #: by reason
-        self.reports: dict[tuple[str, str], int] = {}  #: by label and outcome
-        self.entries: dict[tuple[str, str], int] = {}  #: likewise
+        self.calls = defaultdict[tuple[str, str], Distribution](partial(Distribution, CALL_S))  #: by method and code
+        self.refusals = Counter[str]()  #: by reason
+        self.reports = Counter[tuple[str, str]]()  #: by label and outcome
+        self.entries = Counter[tuple[str, str]]()  #: likewise
         self.announced: dict[str, Tally] = {}  #: by label
-        self.delays: dict[str, Distribution] = {}  #: seconds from a command to its ends, by label
+        self.delays = defaultdict[str, Distribution](
+            partial(Distribution, DELAY_S)
+        )  #: of ends after commands, by label
         self.syncs = Distribution(SYNC_S)
         self.sync_failures = self.journal_bytes = self.journal_records = 0
         self.snapshots = Distribution(SNAPSHOT_S)
@@ -135,20 +139,17 @@ class Measures:
 
     def called(self, method: str, code: str, seconds: float) -> None:
         """Count a call that has ended."""
-        calls = self.calls.get((method, code))
-        if calls is None:
-            calls = self.calls[method, code] = Distribution(CALL_S)
-        calls.add(seconds)
+        self.calls[method, code].add(seconds)
 
     def refused(self, reason: str) -> None:
         """Count a refusal, of a call or of a report of a stream."""
-        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+        self.refusals[reason] += 1
 
     def reported(self, command: Report, outcome: str) -> None:
         """Count a report and its entries, with what became of it."""
         key = self._labels.of(command.job), outcome
-        self.reports[key] = self.reports.get(key, 0) + 1
-        self.entries[key] = self.entries.get(key, 0) + len(command.xor)
+        self.reports[key] += 1
+        self.entries[key] += len(command.xor)
 
     def news(self, job: str, seconds: float) -> None:
         """Count what a job has announced since the last time.
@@ -172,10 +173,7 @@ class Measures:
         ends_so_far = tuple(map(sum, zip(old.ends, new, strict=True)))
         self.announced[label] = Tally(old.late + tally.late - before.late, ends_so_far)
         if ends := sum(new):
-            delays = self.delays.get(label)
-            if delays is None:
-                delays = self.delays[label] = Distribution(DELAY_S)
-            delays.add(seconds, ends)
+            self.delays[label].add(seconds, ends)
 
     def synced(self, seconds: float, records: int, size: int) -> None:
         """Count a sync of the journal: how long it took, how many records and bytes it made durable."""

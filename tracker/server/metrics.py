@@ -225,7 +225,7 @@ def job_metrics(jobs: Sequence[tuple[str, JobNumbers]], now: int, names: int) ->
         "tracker_drain_state",
         "1 for the state of the drain of the job's deployment, 0 for the other states.",
         ("job_name", "state"),
-        _drain_states(jobs),
+        (((label, state.lower()), each.figures.drain is state) for label, each in jobs for state in DrainState),
     )
 
 
@@ -326,12 +326,6 @@ def _promise_ages(
                 yield (label, escaped(front)), _age(since, now)
             else:
                 yield (label, OTHERS), _age(since, now)
-
-
-def _drain_states(jobs: Sequence[tuple[str, JobNumbers]]) -> Iterator[tuple[tuple[str, str], float]]:
-    for label, numbers in jobs:
-        for state in DrainState:
-            yield (label, state.lower()), numbers.figures.drain is state
 
 
 def _gauge(

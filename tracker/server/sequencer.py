@@ -25,7 +25,7 @@ from tracker.journal import JournalError, JournalFullError, JournalGoneError, Re
 from tracker.wire.codec import Method
 
 from .clock import Clock
-from .lanes import Lanes
+from .lanes import Lanes, settle
 from .limits import Limits
 from .measures import Measures
 from .replayable import RecoveredState
@@ -307,7 +307,9 @@ class Sequencer:
     def _answered(self, pending: _Pending, answer: Answer, error: BaseException | None) -> None:
         self._pending_bytes -= len(pending.record.payload)
         self._taken.set()
-        _settle(pending, answer, error)
+        if pending.answer.done() and error is not None and not isinstance(error, Refused):  # the caller has gone
+            log.error("a command failed", exc_info=error, extra={"method": pending.record.method})
+        settle(pending.answer, answer, error)
 
     # ---------------------------------------------------------------- journaling
 
@@ -412,14 +414,3 @@ class Sequencer:
     async def keep_snapshot(self) -> None:
         """Write a snapshot while the server goes on."""
         await self._snapshots.keep(self.copy)
-
-
-def _settle(pending: _Pending, answer: Answer, error: BaseException | None) -> None:
-    if pending.answer.done():  # the caller has gone
-        if error is not None and not isinstance(error, Refused):
-            log.error("a command failed", exc_info=error, extra={"method": pending.record.method})
-    elif error is None:
-        pending.answer.set_result(answer)
-    else:
-        pending.answer.set_exception(error)
-        pending.answer.exception()  # marks it as seen: if no caller waits any more, asyncio would log it
