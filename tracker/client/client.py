@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import grpc
 
@@ -20,7 +21,7 @@ from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
 
 
-class TrackerClient(JobCalls, EventCalls):
+class TrackerClient(JobCalls, EventCalls, AbstractContextManager["TrackerClient"]):
     """Client of a tracker, or of several that each have a share of the jobs.
 
     A client is cheap to make, many threads may share it, and it is pickled by its options.
@@ -75,9 +76,6 @@ class TrackerClient(JobCalls, EventCalls):
 
     def __reduce__(self) -> tuple[type[TrackerClient], tuple[str, float, float, Credentials]]:
         return TrackerClient, (self._address, self._timeout, self._retry_for, self._credentials)
-
-    def __enter__(self) -> TrackerClient:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

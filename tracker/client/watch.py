@@ -8,7 +8,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 import grpc
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 from tracker.contract.events import EventPage
 
 
-class Watch(Iterator[Event]):
+class Watch(Iterator[Event], AbstractContextManager["Watch"]):
     """An iterator over a job's events that never ends by itself, made by `TrackerClient.watch`.
 
     When a connection is lost or the server restarts, it reconnects and continues after the last event, so it gives each
@@ -65,9 +65,6 @@ class Watch(Iterator[Event]):
         self._connection: Connection | None = None  # the stream's: without a reference it would be closed
         self._pid = os.getpid()
         self._end: weakref.finalize[[grpc.Call, int], Watch] | None = None  # ends the stream, once
-
-    def __enter__(self) -> Watch:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -178,7 +175,7 @@ class _ClosedError(Exception):
     """The watch was closed while it waited for the tracker."""
 
 
-class Subscription(Iterator[Event]):
+class Subscription(Iterator[Event], AbstractContextManager["Subscription"]):
     """A subscription, made by `TrackerClient.subscribe`: iterate over its events, and acknowledge those that are done.
 
     The iteration begins after the last acknowledged event, and continues like a watch: it reconnects by itself when the
@@ -208,9 +205,6 @@ class Subscription(Iterator[Event]):
 
     def __repr__(self) -> str:
         return f"Subscription(job={self.job!r}, name={self.name!r}, acknowledged={self.acknowledged})"
-
-    def __enter__(self) -> Subscription:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import confluent_kafka as kafka
@@ -15,9 +14,6 @@ import confluent_kafka as kafka
 from tracker.client import TrackerClient, TrackerError, TrackerUnavailable
 from tracker.kafka.producer import committed, retried, staged_epochs
 from tracker.kafka.records import Copies, Element, Mark, ProgressLostError, decided_epoch, read_element
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _OWN: Final = ("enable.auto.commit", "isolation.level", "auto.offset.reset")
 _STORED: Final[int] = kafka.OFFSET_STORED  #: stands for what the group has committed
@@ -127,7 +123,7 @@ class _Partition:
         self._begin(self.offset)
 
 
-class Consumer:
+class Consumer(AbstractContextManager["Consumer"]):
     """A consumer of Kafka that reports the messages it has handed out when their offsets are committed.
 
     Messages of `Producer`, and of a Kafka channel of the Spark client, are elements of the job; `commit` reports them
@@ -180,12 +176,7 @@ class Consumer:
         self._dropped: set[tuple[str, int]] = set()  # after a failed commit: they are ours, and are opened again
         self.kafka.subscribe([*segments], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Received]:

@@ -8,10 +8,10 @@ import os
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypeVar
 from uuid import uuid4
 
 import confluent_kafka as kafka
@@ -19,9 +19,6 @@ import confluent_kafka as kafka
 from tracker.client import Report, Token, TrackerClient, label
 from tracker.client.labels import Step
 from tracker.kafka.records import Element, decided_epoch, headers_of
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -103,7 +100,7 @@ class _Epoch:
         return cls(number, after, messages, promises)
 
 
-class Producer:
+class Producer(AbstractContextManager["Producer"]):
     """A producer of Kafka whose messages are elements of a job; the counterpart of `Consumer`.
 
     Messages and promises are collected, and `commit` sends them as one epoch. Without `outbox` an epoch is a
@@ -189,12 +186,7 @@ class Producer:
             self._epoch, self._decided, self._frozen = left, True, True
             self.commit()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.commit()
             self.close()

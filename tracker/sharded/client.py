@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
@@ -132,7 +133,7 @@ def reported(shards: Sequence[Reported]) -> Reported:
 _OfJob = TypeVar("_OfJob", JobStatus, JobDefined)
 
 
-class ShardedClient:
+class ShardedClient(AbstractContextManager["ShardedClient"]):
     """Client of trackers that share each job: a hash of its scope and name assigns each substream to one of them.
 
     Each server has a job of its own, a *shard*, with the whole graph, all fronts and all producers. Reports are split,
@@ -184,9 +185,6 @@ class ShardedClient:
 
     def __reduce__(self) -> tuple[type[ShardedClient], tuple[str, Ordering, float, float, Credentials]]:
         return ShardedClient, (self._address, self._ordering, self._timeout, self._retry_for, self._credentials)
-
-    def __enter__(self) -> ShardedClient:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

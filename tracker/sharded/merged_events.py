@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from queue import Full, Queue
@@ -246,7 +246,7 @@ _LOOK_AGAIN_S: Final = 0.2
 _Said: TypeAlias = Event | TrackerError | TrackerUnavailable | None
 
 
-class ShardedWatch(Iterator[Event]):
+class ShardedWatch(Iterator[Event], AbstractContextManager["ShardedWatch"]):
     """An iterator over a sharded job's events that never ends by itself, made by `ShardedClient.watch`.
 
     It gives each event once; `tracker.sharded.merged_events` describes which, and in what order. `Event.seq` is the
@@ -267,9 +267,6 @@ class ShardedWatch(Iterator[Event]):
     def position(self) -> Position:
         """The position from which another watch continues after the last event that this one gave."""
         return self._merge.position([watch.log_id for watch in self._watches])
-
-    def __enter__(self) -> ShardedWatch:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from tracker.client import Credentials, TrackerClient
@@ -84,9 +83,7 @@ class LocalTracker(Assertions):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
