@@ -208,12 +208,7 @@ class Cells:
         self._fold_distinct(places[first], won.xor, won.sent, won.received, producer)
         rest = ~first
         places, lost = places[rest], entries.where(rest)
-        changed = distinct(places)
-        before = surplus_of(self.words[changed])
-        np.bitwise_xor.at(self.words[:, XOR], places, lost.xor)
-        np.add.at(self.words[:, SENT], places, lost.sent)
-        np.add.at(self.words[:, RECEIVED], places, lost.received)
-        self._surplus += surplus_of(self.words[changed]) - before
+        self._change(places, lost, np.add)
         self._balance += int(lost.sent.sum()) - int(lost.received.sum())
         self._sign(places, lost.sent, lost.received, producer)
 
@@ -254,13 +249,17 @@ class Cells:
     def unfold(self, entries: Entries) -> None:
         """Take out entries that were folded in."""
         places = self.places(entries.rows, entries.segments)
+        self._change(places, entries, np.subtract)
+        self._balance -= int(entries.sent.sum()) - int(entries.received.sum())
+
+    def _change(self, places: Rows, entries: Entries, by: np.ufunc) -> None:
+        """Add entries to cells, or subtract them; a cell may occur several times."""
         changed = distinct(places)
         before = surplus_of(self.words[changed])
         np.bitwise_xor.at(self.words[:, XOR], places, entries.xor)
-        np.subtract.at(self.words[:, SENT], places, entries.sent)
-        np.subtract.at(self.words[:, RECEIVED], places, entries.received)
+        by.at(self.words[:, SENT], places, entries.sent)
+        by.at(self.words[:, RECEIVED], places, entries.received)
         self._surplus += surplus_of(self.words[changed]) - before
-        self._balance -= int(entries.sent.sum()) - int(entries.received.sum())
 
     def count_folded(self, balance: int, surplus: int) -> None:
         """Count what was folded into `words` by another way: by how much the two sums over all cells have grown."""

@@ -102,7 +102,6 @@ class Job:
     """A job's whole state.
 
     Args:
-        log_id: names the job's log.
         now: when it was defined (ns).
 
     Attributes:

@@ -172,12 +172,15 @@ class JobView:
     @property
     def scan_cost(self) -> int:
         """Return what a look over all that the job holds costs."""
-        return _scan_cost(self._job)
+        job = self._job
+        return len(job.accounts.flags) // _SCANNED + len(job.producers) + len(job.fronts.by_name)
 
     @property
     def status_cost(self) -> int:
-        """Return the cost of describing the job or its drain."""
-        return _status_cost(self._job)
+        """Return what it costs to describe the job or its drain: only in a hand-over are its substreams looked at."""
+        job, fronts = self._job, len(self._job.fronts.by_name)
+        size = len(job.producers) + fronts + fronts * len(job.fronts.scoped) // 20
+        return size + self.scan_cost if job.drain.hands_over else size
 
     @property
     def scan_cells(self) -> int:
@@ -625,18 +628,6 @@ def reach(job: Job | None, command: Command) -> int:
     if isinstance(command, Abandon):
         return 1
     return _all(job)
-
-
-def _scan_cost(job: Job) -> int:
-    """Return the cost of passing over all that a job holds, in rows looked at one by one."""
-    return len(job.accounts.flags) // _SCANNED + len(job.producers) + len(job.fronts.by_name)
-
-
-def _status_cost(job: Job) -> int:
-    """Return the cost of describing a job, likewise: only in a hand-over are its substreams looked at."""
-    fronts = len(job.fronts.by_name)
-    size = len(job.producers) + fronts + fronts * len(job.fronts.scoped) // 20
-    return size + _scan_cost(job) if job.drain.hands_over else size
 
 
 def _all(job: Job) -> int:
