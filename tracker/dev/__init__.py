@@ -62,12 +62,11 @@ class Example:
 
     Args:
         address: of the tracker, ``host:port``.
-        seed: of what happens by chance.
     """
 
-    def __init__(self, address: str, seed: int = 7) -> None:
+    def __init__(self, address: str) -> None:
         self._client = TrackerClient(address, retry_for=5, credentials=Credentials())
-        self._random = random.Random(seed)
+        self._random = random.Random(7)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="example job", daemon=True)
         self._deployments = 0

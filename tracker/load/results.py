@@ -358,16 +358,9 @@ def _series(
 ) -> Series:
     width = max(1.0, until / _BUCKETS)
     count = int(np.ceil(until / width))
-    columns = [_percentiles(due, latencies, width, count) for due, latencies in (reports, ends, probes)]
-    return Series(
-        at=tuple(((np.arange(count) + 0.5) * width).round(3).tolist()),
-        report_p50=columns[0][0],
-        report_p99=columns[0][1],
-        end_p50=columns[1][0],
-        end_p99=columns[1][1],
-        floor_p50=columns[2][0],
-        floor_p99=columns[2][1],
-    )
+    at = tuple(((np.arange(count) + 0.5) * width).round(3).tolist())
+    of_reports, of_ends, of_probes = (_percentiles(*each, width, count) for each in (reports, ends, probes))
+    return Series(at, *of_reports, *of_ends, *of_probes)
 
 
 def _percentiles(due: Times, latencies: Times, width: float, count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -309,7 +309,6 @@ class Search:
     """The result of a search.
 
     Args:
-        steps: all runs, in their order.
         rate: the highest rate that was sustained, in reports a second; 0: none was.
         by_generator: above this rate the generator could not keep up, so the tracker may sustain more.
         too_busy: no rate was sustained, and even a call that does nothing exceeded the bound, however low the rate.

@@ -22,7 +22,7 @@ from tracker.contract.status import OpenSubstream, Wanted
 
 from .documents import Json, event, explanation, glance, open_substream
 from .feed import BEAT, Feeds, Streams, sent, written
-from .source import Access, Everybody, Source
+from .source import Access, Source
 
 #: Scripts, styles and requests of this address only, none inline, and no text that becomes HTML.
 POLICY: Final = (
@@ -81,16 +81,16 @@ class Page:
     """The status page.
 
     Args:
-        access: decides who may see which job; None: everybody may see all.
+        access: decides who may see which job.
 
     >>> from starlette.applications import Starlette
-    >>> def site(source: Source) -> Starlette:
-    ...     return Starlette(routes=Page(source).routes())
+    >>> def site(source: Source, access: Access) -> Starlette:
+    ...     return Starlette(routes=Page(source, access).routes())
     """
 
-    def __init__(self, source: Source, access: Access | None = None) -> None:
+    def __init__(self, source: Source, access: Access) -> None:
         self._source = source
-        self._access = access or Everybody()
+        self._access = access
         self._feeds = Feeds(source)
         self._streams = Streams(_STREAMS)
 

@@ -37,38 +37,30 @@ class Source(Protocol):
     @property
     def version(self) -> str:
         """The server's version."""
-        ...
 
     @property
     def journal(self) -> str:
         """The kind of the server's journal."""
-        ...
 
     def jobs(self) -> Sequence[str]:
         """Return the names of all jobs, sorted."""
-        ...
 
     async def status(self, job: str, describe: Callable[[JobStatus], _T]) -> _T:
         """Return what `describe` makes of a job's state; it runs where the state is read, so it should make it
         small."""
-        ...
 
     async def survey(self, job: str) -> Surveyed:
         """Return what the open substreams wait for. It takes its time, and other work of the job is done meanwhile. The
         source bounds how often it is counted: whoever asks again soon may get the same."""
-        ...
 
     async def search(self, job: str, wanted: Wanted, limit: int, after: int) -> Found:
         """Return some open substreams. One call looks at a bounded number, so it may find none while others follow."""
-        ...
 
     async def explain(self, job: str, scope: str, name: str) -> tuple[JobStatus, Explained]:
         """Return a substream, and of its job's state what explains it."""
-        ...
 
     async def tail(self, job: str, before: int, limit: int) -> EventTail:
         """Return the newest events before a number (0: of all)."""
-        ...
 
 
 class Access(Protocol):
@@ -76,11 +68,3 @@ class Access(Protocol):
 
     def may_see(self, request: HTTPConnection, job: str) -> bool:
         """Return whether the caller may see a job."""
-        ...
-
-
-class Everybody:
-    """Everybody who reaches the page may see every job."""
-
-    def may_see(self, request: HTTPConnection, job: str) -> bool:  # noqa: ARG002 - it does not matter who asks
-        return True

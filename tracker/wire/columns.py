@@ -16,14 +16,11 @@ This module must never give a meaning to what it carries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-U4: TypeAlias = NDArray[np.uint32]
-U8: TypeAlias = NDArray[np.uint64]
-I8: TypeAlias = NDArray[np.int64]
+from tracker.contract.values import I8, U4, U8
 
 _FEW = 48  # up to so many numbers, one by one is quicker
 

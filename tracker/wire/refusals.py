@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from tracker.wire import ERROR_DOMAIN
+from tracker.wire.codec import write_length
 
 _MESSAGE_BYTES = 1500  # the longest text of a refusal: it travels in headers, which have room for little more
 
@@ -43,14 +44,9 @@ async def refuse(
     details = [detail]
     if retry_after is not None:
         details.append(AnyMessage())
-        details[1].Pack(RetryInfo(retry_delay=_duration(retry_after)))
+        details[1].Pack(RetryInfo(retry_delay=write_length(timedelta(seconds=retry_after))))
     status = Status(code=code.value[0], message=text, details=details)
     await end(context, code, text, (("grpc-status-details-bin", status.SerializeToString()),))
-
-
-def _duration(seconds: float) -> Duration:
-    whole = int(seconds)
-    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
 
 
 async def end(

@@ -207,7 +207,7 @@ def read_report(request: wire.ReportRequest, more: Sequence[wire.ReportRequest] 
         sent=_column([unpack_u4(part.sent) for part in parts]),
         received=_column([unpack_u4(part.received) for part in parts]),
         entry_count=request.entry_count,
-        promises=read_promises(request.promises) if not more else _all_promises(parts),
+        promises=tuple(promise for part in parts for promise in read_promises(part.promises)),
         commit=request.commit,
     )
 
@@ -236,13 +236,6 @@ def _strings(parts: Sequence[Sequence[str]]) -> Sequence[str]:
 
 def _column(parts: Sequence[NDArray[_N]]) -> NDArray[_N]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _all_promises(parts: Sequence[wire.ReportRequest]) -> tuple[Promise, ...]:
-    promises: list[Promise] = []
-    for part in parts:
-        promises.extend(read_promises(part.promises))
-    return tuple(promises)
 
 
 def write_reported(answer: Reported) -> columns_pb2.ReportResponse:

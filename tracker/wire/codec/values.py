@@ -75,19 +75,9 @@ def parse(kind: type[_M], data: bytes) -> _M:
         ) from error
 
 
-def write_time(ns: int) -> Timestamp:
-    """Return a time."""
-    return Timestamp(seconds=ns // NS, nanos=ns % NS)
-
-
 def read_time(message: Timestamp | Duration) -> int:
     """Return a time, or a length of time that a server gives, in nanoseconds."""
     return message.seconds * NS + message.nanos
-
-
-def write_duration(ns: int) -> Duration:
-    """Return a length of time in nanoseconds."""
-    return Duration(seconds=ns // NS, nanos=ns % NS)
 
 
 def read_duration(message: Message, field: str) -> int | None:
@@ -117,7 +107,7 @@ def write_length(length: timedelta | None) -> Duration | None:
 
 _T = TypeVar("_T")
 
-_TIMES: Final = {"google.protobuf.Timestamp": write_time, "google.protobuf.Duration": write_duration}
+_TIMES: Final = (Timestamp.DESCRIPTOR, Duration.DESCRIPTOR)
 
 
 def write(value: Any, kind: type[_M]) -> _M:
@@ -182,8 +172,14 @@ def _writer(field: FieldDescriptor, hint: Any) -> Callable[[Any], Any] | None:
         return attrgetter("number")
     if field.message_type is None or get_origin(hint) is Mapping:
         return None
-    one = _TIMES.get(field.message_type.full_name) or partial(_write_part, GetMessageClass(field.message_type))
+    kind = GetMessageClass(field.message_type)
+    one = partial(_write_ns if kind.DESCRIPTOR in _TIMES else _write_part, kind)
     return (lambda values: [one(value) for value in values]) if get_origin(hint) is tuple else one
+
+
+def _write_ns(kind: Any, ns: int) -> Message:
+    message: Message = kind(seconds=ns // NS, nanos=ns % NS)
+    return message
 
 
 def _write_part(kind: type[Message], value: Any) -> Message:
