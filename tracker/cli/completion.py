@@ -30,11 +30,7 @@ def completion(
 
 
 def answer(root: Any) -> int | None:
-    """Answer a shell that asks for completions; None: no shell asks.
-
-    Args:
-        root: the whole command line.
-    """
+    """Answer a shell that asks for completions; None: no shell asks."""
     instruction = os.environ.get(_VARIABLE)
     if not instruction:
         return None

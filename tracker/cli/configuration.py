@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast, get_args
 
 from tracker.cli.declarations import WrongUsageError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: The variable that names another file.
 VARIABLE: Final = "TRACKER_CONFIG"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_ORDERINGS: Final = ("none", "scope", "global")
+Ordering: TypeAlias = Literal["none", "scope", "global"]
 _SECRETS: Final = ("token", "password", "secret")
 
 
@@ -37,7 +37,7 @@ class Context:
     """A named server.
 
     Args:
-        server: its address, or those of several trackers.
+        server: its address, or those of several trackers, as `tracker.client.servers.names` takes them.
         sharded: the ordering of the jobs, if all of these servers share each job.
         tls_ca: the file of the authorities of the server's certificate, or ``system``.
         tls_cert: the file of this client's certificate.
@@ -46,7 +46,7 @@ class Context:
     """
 
     server: str = ""
-    sharded: str | None = None
+    sharded: Ordering | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -65,7 +65,6 @@ class Configuration:
     """The file as it was read.
 
     Args:
-        path: where it is, or would be.
         current: the context that is used unless another is asked for; empty: none.
         contexts: by name, in the order of the file.
     """
@@ -225,9 +224,10 @@ class _Checks:
                 self.fail(f"{key} must be a text in quotation marks", section, key)
         if not values.get("server"):
             self.fail('a context needs a server: server = "HOST:PORT"', section, "")
-        if values.get("sharded", "none") not in _ORDERINGS:
-            self.fail(f"sharded must be one of {', '.join(_ORDERINGS)}", section, "sharded")
-        return Context(**{key.replace("-", "_"): self._resolved(key, str(value)) for key, value in values.items()})
+        if values.get("sharded", "none") not in get_args(Ordering):
+            self.fail(f"sharded must be one of {', '.join(get_args(Ordering))}", section, "sharded")
+        given: Any = {key.replace("-", "_"): self._resolved(key, str(value)) for key, value in values.items()}
+        return Context(**given)
 
     def keys(self, values: Mapping[str, object], known: tuple[str, ...], section: str) -> None:
         """Refuse keys that mean nothing."""

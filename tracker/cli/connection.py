@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tracker.cli.configuration import CREDENTIALS, Context, complete_contexts, read
+from tracker.cli.configuration import CREDENTIALS, Context, Ordering, complete_contexts, read
 from tracker.cli.declarations import CHECK_ONLY, WrongUsageError, given, is_set, shared
 
 if TYPE_CHECKING:
@@ -49,27 +49,15 @@ TokenFile = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Connection:
+@dataclass(frozen=True, kw_only=True)
+class Connection(Context):
     """Tracker that a command calls.
 
     Args:
-        server: its address, or those of several trackers, as `tracker.client.servers.names` takes them.
-        sharded: the ordering of the jobs, if all of these servers share each job.
         retry_for: seconds for which a call is repeated if no tracker can be reached.
-        tls_ca: the file of the authorities of the tracker's certificate, or ``system``.
-        tls_cert: the file of this client's certificate.
-        tls_key: the file of its key.
-        token_file: the file that holds the token.
     """
 
-    server: str
-    sharded: Literal["none", "scope", "global"] | None
     retry_for: float
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    token_file: str | None = None
 
     def client(self, timeout: float = 10.0) -> TrackerClient | ShardedClient:
         """Return a client of this tracker.
@@ -123,7 +111,7 @@ def _connection(
         ),
     ] = DEFAULT_SERVER,
     sharded: Annotated[
-        Literal["none", "scope", "global"] | None,
+        Ordering | None,
         typer.Option(
             metavar="ORDERING",
             envvar="TRACKER_SHARDED",
@@ -159,14 +147,12 @@ def _connection(
 ) -> Connection:
     named = given(context, "named", named)
     chosen = _chosen(context, named)
+    files = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
     return Connection(
-        option(context, "server", server, chosen),
-        option(context, "sharded", sharded, chosen),
-        given(context, "retry_for", retry_for),
-        option(context, "tls_ca", tls_ca, chosen),
-        option(context, "tls_cert", tls_cert, chosen),
-        option(context, "tls_key", tls_key, chosen),
-        option(context, "token_file", token_file, chosen),
+        retry_for=given(context, "retry_for", retry_for),
+        server=option(context, "server", server, chosen),
+        sharded=option(context, "sharded", sharded, chosen),
+        **{name: option(context, name, file, chosen) for name, file in files.items()},
     )
 
 
@@ -186,9 +172,9 @@ def completing_client(context: typer.Context) -> TrackerClient | ShardedClient:
     known = {**context.find_root().params, **{n: v for n, v in context.params.items() if is_set(context, n)}}
     chosen = _chosen(context, known.get("named"))
     server = known.get("server") if is_set(context, "server") else chosen.server
-    sharded = cast('Literal["none", "scope", "global"] | None', chosen.sharded)
     files = {name: known[name] if is_set(context, name) else getattr(chosen, name) for name in CREDENTIALS}
-    return Connection(server or DEFAULT_SERVER, sharded, 0, **files).client(timeout=_PATIENCE_S)
+    server = server or DEFAULT_SERVER
+    return Connection(retry_for=0, server=server, sharded=chosen.sharded, **files).client(timeout=_PATIENCE_S)
 
 
 def option(context: typer.Context, name: str, value: Any, chosen: Context) -> Any:

@@ -43,12 +43,7 @@ class CommandFailedError(Exception):
 
 @contextmanager
 def ending_at(*failures: type[Exception], wrong: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
-    """End the command when the body raises something.
-
-    Args:
-        failures: what counts as failed.
-        wrong: what counts as wrong usage.
-    """
+    """End the command when the body raises something: as failed, or as wrong usage."""
     try:
         yield
     except failures as failed:
@@ -77,7 +72,6 @@ def command(commands: typer.Typer, name: str, example: str = "") -> Callable[[Fu
     A parameter of a type that was given to `shared` stands for all options of that type.
 
     Args:
-        commands: where it is added.
         example: a command line that is shown below the help.
 
     Example::

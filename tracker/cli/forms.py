@@ -39,7 +39,6 @@ class Show(Protocol):
         Args:
             done: how much of the work is done.
             total: how much there is, in the same unit; 0: unknown.
-            text: the state in words.
         """
 
 

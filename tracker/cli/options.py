@@ -64,7 +64,6 @@ def needs(command: str, extra: str) -> Iterator[None]:
     """Import in the body what only this command needs: whoever lacks it gets a message with what to install.
 
     Args:
-        command: its name, such as ``serve``.
         extra: the extra of the package that has it.
 
     Raises:

@@ -26,8 +26,6 @@ def print_line(line: str = "", *, flush: bool = False, error: bool = False, styl
     """Print one line, whatever names are in it. Commands print only with this, `tables` and `print_json`.
 
     Args:
-        flush: write it out at once.
-        error: print it to stderr.
         style: a style of rich, such as ``red``, for stdout if that is a terminal.
     """
     from tracker.client.texts import shown  # here, since it takes longer to load than all of a command's help

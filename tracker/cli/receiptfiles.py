@@ -41,11 +41,7 @@ def read_receipts(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_asides(table: Path) -> list[Aside]:
-    """Read how many rows a query has set aside.
-
-    Args:
-        table: its table of late rows.
-    """
+    """Read how many rows a query has set aside."""
     notes = sorted((table / COUNTS).glob("[0-9-]*.json"))
     return [aside for note in notes for aside in asides_of(json.loads(note.read_text(encoding="utf-8")))]
 

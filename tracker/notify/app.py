@@ -29,23 +29,15 @@ class NotifyMetrics:
         self._delivered = Counter(
             "tracker_notify_deliveries", "Events that were delivered.", ("rule",), registry=self._registry
         )
-        self._last = Gauge(
-            "tracker_notify_last_delivery_timestamp_seconds",
-            "When the rule has delivered last, since 1970.",
-            ("rule",),
-            registry=self._registry,
-        )
-        self._failing = Gauge(
-            "tracker_notify_failing",
-            "1 while the rule cannot read its events or deliver one, else 0.",
-            ("rule",),
-            registry=self._registry,
-        )
-        self._wrong = Gauge(
-            "tracker_notify_rules_file_wrong",
-            "1 while the file of rules cannot be used and the rules before it are at work, else 0.",
-            registry=self._registry,
-        )
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"tracker_notify_{name}", text, labels, registry=self._registry)
+
+        last = "When the rule has delivered last, since 1970."
+        self._last = gauge("last_delivery_timestamp_seconds", last, "rule")
+        self._failing = gauge("failing", "1 while the rule cannot read its events or deliver one, else 0.", "rule")
+        wrong = "1 while the file of rules cannot be used and the rules before it are at work, else 0."
+        self._wrong = gauge("rules_file_wrong", wrong)
 
     def of(self, rule: str) -> tuple[Callable[[], None], Callable[[bool], None]]:
         """Return what counts a rule's delivery, and what notes whether it fails."""
@@ -108,10 +100,9 @@ class Supervisor:
         self._apply()
 
     def look(self, force: bool = False) -> None:
-        """Read the file again if it has changed. One that cannot be used changes nothing. To be called now and then.
+        """Read the file again if it has changed, or by `force`. One that cannot be used changes nothing.
 
-        Args:
-            force: read it in any case.
+        To be called now and then.
         """
         for delivery in list(self._running.values()):
             delivery.acknowledge_passed()

@@ -42,7 +42,6 @@ class Wait:
 
     Args:
         name: of which front, segment or producer; empty for the other kinds.
-        substreams: how many wait for it.
     """
 
     kind: Kind
@@ -67,16 +66,11 @@ class JobLook:
     """A job at one moment. Rates are per second since the look before, and None in the first look.
 
     Args:
-        open: how many substreams are open.
         in_flight: elements sent and not received.
         staged: epochs and units that are reported and not committed.
-        late: late reports so far.
         events_per_s: new events; nearly all are ends of a substream on a segment.
         epochs_per_s: epochs that producers have committed.
-        last_report: when a producer reported last.
-        running_fronts: how many fronts have not finished.
         silent_fronts: which of them have promised nothing for long.
-        drain: the drain of its deployment.
     """
 
     job: str
@@ -101,7 +95,6 @@ class Waiting:
     Args:
         counted: how many substreams were counted: all that are open, or the oldest.
         waits: what they wait for, the most frequent first.
-        oldest: the oldest open substream.
     """
 
     job: str
@@ -253,7 +246,6 @@ class Choice:
 
     Args:
         sort: the order. Numbers are listed from the highest, names from the first.
-        turned: the order is turned around.
         job: the chosen job; None: the first one in the order.
     """
 
@@ -277,7 +269,6 @@ class Choice:
         Args:
             key: a letter of `KEYS`, which turns the order around if it is the same as before; or ``up``, ``down``,
                 ``home``, ``end``, or ``k`` and ``j`` for up and down.
-            jobs: the jobs that are shown.
 
         Returns:
             True if another job is chosen now.

@@ -39,7 +39,6 @@ def pause_after(took: float, interval: float, soon: bool = False) -> float:
     Args:
         took: the seconds that the last look took.
         interval: the seconds between two looks that the user wants.
-        soon: the user has chosen another job.
 
     >>> pause_after(0.01, 2), pause_after(1, 2), pause_after(1, 2, soon=True)
     (2, 9, 1)
@@ -94,11 +93,8 @@ def show(observer: Observer, choice: Choice, server: str, first: Look, interval:
     """Show looks until the user presses q.
 
     Args:
-        observer: looks at the tracker.
         choice: the order of the jobs and the chosen one; keys change it.
         server: the server's address, as the user gave it.
-        first: a look to begin with.
-        interval: the seconds between two looks.
     """
     screen = console()
     looking = _Looking(observer, choice, first, interval)
@@ -149,7 +145,6 @@ class _Column:
     """A column of the list of jobs.
 
     Args:
-        value: what stands in it.
         rank: columns of a higher rank are left out first if a terminal is narrow; those of 0 never are.
         sort: the order of the jobs that is by this column.
         style: a style of rich for a job.
@@ -171,13 +166,18 @@ _COLUMNS: Final = (
     _Column("LATE", lambda job: f"{job.late:,}", 6, Sort.LATE, lambda job: "yellow" if job.late_per_s else ""),
     _Column(
         "SILENT",
-        lambda job: _silent(job),
+        lambda job: f"{len(job.silent_fronts):,}/{job.running_fronts:,}" if job.running_fronts else "-",
         2,
         Sort.SILENT,
         lambda job: "yellow" if job.open and job.silent_fronts else "",
     ),
     _Column("LAST REPORT", lambda job: ago(job.last_report) or "-", 4),
-    _Column("DRAIN", lambda job: _drain_state(job), 3, style=lambda job: _UNDER_WAY.get(job.drain.state, "")),
+    _Column(
+        "DRAIN",
+        lambda job: "-" if job.drain.state is DrainState.NOT_DRAINING else str(job.drain.state),
+        3,
+        style=lambda job: _UNDER_WAY.get(job.drain.state, ""),
+    ),
 )
 
 
@@ -314,14 +314,6 @@ def _drain(drain: DrainStatus) -> str:
             named = ", ".join(map(shown, names[:_MOST_FRONTS]))
             waits.append(f"{what}: {named}{f' and {more:,} more' if more > 0 else ''}")
     return f"{drain.state} {shown(drain.drain_id)}: {', '.join(waits)}"
-
-
-def _drain_state(job: JobLook) -> str:
-    return "-" if job.drain.state is DrainState.NOT_DRAINING else str(job.drain.state)
-
-
-def _silent(job: JobLook) -> str:
-    return f"{len(job.silent_fronts):,}/{job.running_fronts:,}" if job.running_fronts else "-"
 
 
 def _promised(front: SilentFront) -> str:

@@ -31,9 +31,6 @@ def print_event(event: Event, form: Form) -> None:
 def line(event: Event, wide: bool = False) -> str:
     """Format an event as a line for people.
 
-    Args:
-        wide: show its deployment, too.
-
     >>> line(Event(7, 1_357_084_800_000_000_000, "d1", Advanced("raw", 24)))
     '     7  2013-01-02 00:00:00.000  Advanced          raw  up to 24'
     """

@@ -88,12 +88,7 @@ def read_statuses(client: TrackerClient | ShardedClient) -> Iterator[JobStatus]:
 
 
 def print_job(status: JobStatus, oldest: SubstreamStatus | None, form: Form) -> None:
-    """Print everything about one job.
-
-    Args:
-        oldest: its oldest open substream.
-        form: a table, or a wide one.
-    """
+    """Print everything about one job."""
     _print_pairs(status, oldest)
     if status.producers:
         print_line()
