@@ -177,7 +177,7 @@ class JobView:
 
     @property
     def status_cost(self) -> int:
-        """Return what it costs to describe the job or its drain: only in a hand-over are its substreams looked at."""
+        """Return the cost of describing the job or its drain: only in a hand-over are its substreams looked at."""
         job, fronts = self._job, len(self._job.fronts.by_name)
         size = len(job.producers) + fronts + fronts * len(job.fronts.scoped) // 20
         return size + self.scan_cost if job.drain.hands_over else size
