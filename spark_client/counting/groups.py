@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
 from spark_client.errors import TrackingError
-from spark_client.fronts.front import Group
+from spark_client.fronts.front import IDENTITIES, Group
 from spark_client.plan.layouts import RowLayout
 from spark_client.plan.streams import Direction
 from spark_client.storage.folder import Folder
@@ -148,16 +148,26 @@ def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> di
 
 
 def fold_table(table: pa.Table, xor: str | None, largest: Sequence[str]) -> dict[Key, dict[str, Any]]:
-    """Fold a table with `_scope`, `_key` and `_rows`: sums `_rows`, XORs one column, takes the greatest of others."""
+    """Fold a table with `_scope`, `_key` and `_rows`.
+
+    Args:
+        xor: a column of which the XOR is taken, beside that of identities.
+        largest: columns of which the greatest is taken, but for the identities.
+
+    Returns:
+        By substream ``_rows``, which are added up, and the other columns.
+    """
+    by_xor = [name for name in (xor, *largest) if name is not None and name in (xor, IDENTITIES)]
+    largest = [name for name in largest if name not in by_xor]
     table = table.combine_chunks().set_column(table.schema.get_field_index("_key"), "_key", _plain(table["_key"]))
     summed = table.group_by(["_scope", "_key"]).aggregate([("_rows", "sum"), *((name, "max") for name in largest)])
     folded: dict[Key, dict[str, Any]] = {
         (row["_scope"], row["_key"]): {"_rows": row["_rows_sum"], **{name: row[f"{name}_max"] for name in largest}}
         for row in summed.to_pylist()
     }
-    if xor is not None and table.num_rows:
-        for key, (_, value) in fold_labels(_one(table["_scope"]), _one(table["_key"]), _one(table[xor])).items():
-            folded[key]["_xor"] = value
+    for name in by_xor if table.num_rows else ():
+        for key, (_, value) in fold_labels(_one(table["_scope"]), _one(table["_key"]), _one(table[name])).items():
+            folded[key][name] = value
     return folded
 
 

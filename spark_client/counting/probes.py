@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
+from operator import xor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from spark_client.columns import TRACKER
 from spark_client.counting.groups import Key, add_groups, fold_labels, fold_table, groups_of, unite
 from spark_client.counting.outbox import packed
 from spark_client.errors import UsageError
-from spark_client.fronts.front import Front, Promiser
+from spark_client.fronts.front import IDENTITIES, Front, Promiser
 from spark_client.plan.batches import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.spark_internals.tasks import batch_of
@@ -106,7 +107,7 @@ class TaskPromises:
 
     Attributes:
         values: what the front needs of each row; each is in a column of this name.
-        promiser: what makes promises of the greatest of each substream.
+        promiser: what makes promises of the greatest of each substream, and of the XOR of identities.
     """
 
     values: tuple[str, ...]
@@ -123,15 +124,16 @@ class TaskPromises:
         return [f"{TRACKER}{name}" for name in self.values]
 
     def see(self, seen: dict[Key, dict[str, Any]], batch: pa.RecordBatch, scopes: pa.Array, keys: pa.Array) -> None:
-        """Keep the greatest values of each substream."""
+        """Keep the greatest values of each substream, and the XOR of identities."""
         if not self.values or not batch.num_rows:
             return
         columns = {name: batch.column(column) for name, column in zip(self.values, self.columns, strict=True)}
         table = pa.table({"_scope": scopes, "_key": keys, "_rows": np.ones(batch.num_rows, np.int64), **columns})
         for key, values in fold_table(table, None, self.values).items():
-            had = seen.setdefault(key, values)
+            had = seen.setdefault(key, {})
             for name in self.values:
-                had[name] = max((each[name] for each in (had, values) if each[name] is not None), default=None)
+                both = [each for each in (had.get(name), values[name]) if each is not None]
+                had[name] = reduce(xor, both) if name == IDENTITIES else max(both, default=None)
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,49 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import ColumnOrName, column, names_of
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts import timetable
-from spark_client.fronts.front import AT_ONCE, Front, GivenCounts, Group, LiveFront, OpenRun, Promises, Rows
+from spark_client.fronts.front import (
+    AT_ONCE,
+    IDENTITIES,
+    Front,
+    GivenCounts,
+    Group,
+    LiveFront,
+    OpenRun,
+    Promiser,
+    Promises,
+    Rows,
+)
 from spark_client.fronts.timetable import count_of
 from spark_client.storage.folder import Folder
+from spark_client.windows.belonging import Condition, not_null
 from spark_client.windows.substreams import Ability, Substream
 from tracker.client import Expected, Finish, Frontier
 from tracker.contract.commands import CommitPromise
 
 HowManyParts: TypeAlias = int | str | Collection[str] | None
-Count: TypeAlias = tuple[int, bool]  #: how many rows, and whether it takes the place of another number
+
+
+class Count(NamedTuple):
+    """Count of a substream's rows.
+
+    Attributes:
+        revise: whether it takes the place of another number.
+        xor: of the rows' identities, unsigned; None: any rows count.
+    """
+
+    rows: int
+    revise: bool
+    xor: int | None = None
 
 
 class Found(NamedTuple):
@@ -33,10 +61,12 @@ class Found(NamedTuple):
     Attributes:
         counts: all that are known: those found before are among them, as far as they are still there.
         through: a time up to whose window these are all there will be; None: others may follow.
+        identities: the XOR of those of the rows, by substream.
     """
 
     counts: Mapping[Substream, int]
     through: datetime | date | None = None
+    identities: Mapping[Substream, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -123,7 +153,8 @@ class ByCount(Front):
         refresh: seconds between two looks at where the counts are.
 
     Attributes:
-        table: counts that are known when the source is declared.
+        identity: 64 bits of each row that name it for ever, whose XOR is promised beside a count; None: any rows count.
+        table: counts that are known when the source is declared, and the XOR of the identities of their rows.
         given: counts that a driver has given since, for the query's next start.
         given_through: up to where counts are complete by what a driver has given; None: others may follow.
         remembers: whether what was given is given again by the next start; else it was given once, by a call.
@@ -133,6 +164,7 @@ class ByCount(Front):
     counts = True
     remembers = True
     complete = False
+    identity: ColumnOrName | None = None
 
     def __init__(self, revise: bool, refresh: float) -> None:
         if not refresh > 0:
@@ -140,6 +172,7 @@ class ByCount(Front):
         self.revise = revise
         self.refresh: float = refresh
         self.table: dict[Substream, int] = {}
+        self.table_identities: Mapping[Substream, int] = {}
         self.given: Mapping[Substream, Count] = {}
         self.given_through: int | None = None
 
@@ -150,6 +183,31 @@ class ByCount(Front):
 
     def live(self, spark: SparkSession) -> LiveCounts:
         return LiveCounts(self, spark)
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        return names_of([] if self.identity is None else [self.identity])
+
+    def conditions(self, rows: DataFrame) -> list[Condition]:
+        return [] if self.identity is None else [not_null(rows, self.identity, repr(self))]
+
+    def observed(self) -> dict[str, Column] | None:
+        return {} if self.identity is None else None
+
+    def values(self) -> dict[str, Column]:
+        return {} if self.identity is None else {IDENTITIES: column(self.identity).cast("bigint")}
+
+    def grouped(self) -> dict[str, Column]:
+        return {name: F.bit_xor(value) for name, value in self.values().items()}
+
+    @property
+    def promiser(self) -> Promiser:
+        return super().promiser if self.identity is None else partial(_identified, self.name)
+
+
+def _identified(name: str, groups: Sequence[Group]) -> Promises:
+    """Return the identities of a batch's rows."""
+    return Promises(identities=[(name, each, values[IDENTITIES] % 2**64) for each, values in groups])
 
 
 class LiveCounts(LiveFront):
@@ -170,11 +228,12 @@ class LiveCounts(LiveFront):
         self._due: dict[Substream, Count] = {}  # counts that the tracker has not been given yet
         self._through: int | None = None  # likewise
         self._promised_through: int | None = None  # up to where the counts are complete, at the tracker
-        self._known: Mapping[Substream, int] = {}  # what was found so far
+        self._known: Mapping[Substream, tuple[int, int | None]] = {}  # what was found so far: rows, and XOR
         self._found: Found | None = None  # what was found last, and was refused
         self._before: GivenCounts | None = None
         self.take(
-            {substream: (count, front.revise) for substream, count in front.table.items()}, self.end_of(front.table)
+            {each: Count(rows, front.revise, front.table_identities.get(each)) for each, rows in front.table.items()},
+            self.end_of(front.table),
         )
         self.take(front.given, front.given_through)
 
@@ -184,8 +243,11 @@ class LiveCounts(LiveFront):
         Raises:
             UsageError: rows of another form, a substream twice, a time that does not fit the source's.
         """
-        found = timetable.read(self._spark, rows, self._rule)
-        return {substream: (count, revise or self.front.revise) for substream, count in found.items()}
+        revise = revise or self.front.revise
+        if self.front.identity is None:
+            return {each: Count(n, revise) for each, n in timetable.read(self._spark, rows, self._rule).items()}
+        found, identities = timetable.read_identified(self._spark, rows, self._rule)
+        return {each: Count(n, revise, identities[each]) for each, n in found.items()}
 
     def end_of(self, due: Iterable[Substream], through: datetime | date | None = None) -> int | None:
         """Return up to where counts are complete when these are given; None: others may follow.
@@ -249,7 +311,7 @@ class LiveCounts(LiveFront):
         found = self._found = self.find() or self._found
         if found is None:
             return
-        known = found.counts
+        known = {each: (rows, found.identities.get(each)) for each, rows in found.counts.items()}
         news = {substream: count for substream, count in known.items() if self._known.get(substream) != count}
         through = self._promised_through
         left_out = [each for each in news if each not in self._known and each.end_time is not None]
@@ -257,7 +319,7 @@ class LiveCounts(LiveFront):
         before = self._before
         goes_on = [each for each in news if before is None or self._goes_on(each, before)]
         end = self.end_of(known, found.through)
-        self.take({each: (news[each], self.front.revise) for each in goes_on}, end)
+        self.take({each: Count(news[each][0], self.front.revise, news[each][1]) for each in goes_on}, end)
         # Counts that are not found for a while, as in a table that is loaded again, are known when they are back.
         self._known, self._found = {**self._known, **known}, None
 
@@ -275,18 +337,21 @@ class LiveCounts(LiveFront):
         with self._lock:
             if self._before is not None and self.front.remembers:
                 self._before.give(counts)
+            name = self.front.name  # a source's front is called as the segment that it feeds
             return [
                 Expected(
-                    self.front.name,
-                    self.front.name,  # a source's front is called as the segment that it feeds
-                    substream.scope,
-                    substream.name,
-                    self._missing(substream, number),
-                    substream.end_time,
-                    revise,
+                    *(name, name, each.scope, each.name),
+                    self._missing(each, count.rows),
+                    each.end_time,
+                    count.revise,
+                    self._xor(each, count),
                 )
-                for substream, (number, revise) in counts.items()
+                for each, count in counts.items()
             ]
+
+    def _xor(self, substream: Substream, count: Count) -> int | None:
+        """Return the XOR to expect: a drain has released rows of which nobody has kept the identities."""
+        return None if self._missing(substream, count.rows) != count.rows else count.xor
 
     def promised(self, promises: Sequence[CommitPromise]) -> None:
         with self._lock:
@@ -299,8 +364,9 @@ class LiveCounts(LiveFront):
                         self._through = None
                     continue
                 substream = Substream(promise.scope, promise.name, promise.end_time)
-                count, _ = self._due.get(substream, (-1, False))
-                if self._missing(substream, count) == promise.elements:
+                count = self._due.get(substream, Count(-1, False))
+                given = self._missing(substream, count.rows), self._xor(substream, count)
+                if given == (promise.elements, promise.xor):
                     self._due.pop(substream, None)
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:  # noqa: ARG002
@@ -309,7 +375,9 @@ class LiveCounts(LiveFront):
             return Promises() if done else Promises(frontiers=[Frontier(self.front.name, self._through or 0, None)])
 
     def of_groups(self, groups: Sequence[Group], epoch: int) -> Promises:  # noqa: ARG002
-        return self.of_observed({})
+        promises = self.of_observed({})
+        promises.identities = self.front.promiser(groups).identities
+        return promises
 
     def expect(
         self, run: OpenRun | None, rows: Rows, through: datetime | date | None = None, revise: bool = False

@@ -38,6 +38,7 @@ Group = tuple[Substream, Mapping[str, Any]]  #: a substream of a batch with its 
 Rows: TypeAlias = DataFrame | Iterable[Sequence[Any]]  #: of (scope, when, count), or (when, count) without scopes
 
 AT_ONCE: Final = 10_000  #: promises in one message
+IDENTITIES: Final = "_identities"  #: the XOR of those of a substream's rows in a batch
 READ_ONCE: Final = "no row is read twice"  #: what promises by counts trust
 COPIES: Final = "a row and its copies have one identity"  #: in place of it, where a source drops copies
 _PATIENCE: Final = 60.0  #: seconds for which a look may fail, before the query does
@@ -50,15 +51,17 @@ class Promises:
     Attributes:
         closed: substreams, each with the front that closes it.
         opened: substreams that the tracker is to know although no row of them has come, each with its segment.
+        identities: the XOR of those of a substream's rows in the batch, each with its front and segment.
     """
 
     closed: list[tuple[str, Substream]] = field(default_factory=list)
     frontiers: list[Frontier] = field(default_factory=list)
     opened: list[tuple[str, Substream]] = field(default_factory=list)
     expected: list[Expected] = field(default_factory=list)
+    identities: list[tuple[str, Substream, int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.closed or self.frontiers or self.opened or self.expected)
+        return bool(self.closed or self.frontiers or self.opened or self.expected or self.identities)
 
     def add_to(self, report: Report) -> None:
         """Put the promises into the report of the epoch that made them."""
@@ -70,8 +73,12 @@ class Promises:
             report.add(segment, scope, name, 0, end_time=end_time)
         for each in self.expected:
             report.expect(
-                each.front, each.segment, each.scope, each.name, each.elements, each.end_time, revise=each.revise
+                *(each.front, each.segment, each.scope, each.name, each.elements, each.end_time),
+                revise=each.revise,
+                xor=each.xor,
             )
+        for front, (scope, name, end_time), xor in self.identities:
+            report.identities(front, front, scope, name, xor, end_time)
 
 
 Promiser: TypeAlias = Callable[[Sequence[Group]], Promises]  #: what a front makes of groups; can be pickled

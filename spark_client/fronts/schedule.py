@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime
+from functools import reduce
+from operator import xor
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +54,9 @@ class Schedule(ByCount):
             value, or the one before the number of parts. `Tracking.expect` gives whole counts.
         parts: how many parts a substream has, their names, or the column that has the number, of which the greatest
             holds. Their counts are added up when all of them are there; a part that comes twice alike is one.
+        identity: 64 bits of each row that name it for ever, such as ``F.xxhash64("order_id")``. A count then comes with
+            the XOR of those of its rows, after all other values or in the column ``xor``, and a copy cannot stand for
+            a missing row. Of what a drain has cut short, the rest is counted only.
         refresh: seconds between two calls of the function.
 
     >>> Schedule([("JFK", date(2013, 1, 1), 297), ("LGA", date(2013, 1, 1), 240)])             # doctest: +SKIP
@@ -69,9 +74,13 @@ class Schedule(ByCount):
         revise: bool = False,
         part: str | None = None,
         parts: HowManyParts = None,
+        identity: ColumnOrName | None = None,
         refresh: float = 1.0,
     ) -> None:
         super().__init__(revise, refresh)
+        self.identity = identity
+        if identity is not None:
+            self.trusts = "the counts that you give, and the identities of their rows"
         self._parts = Parts(part, parts, "Schedule")
         self.read_counts = expected if callable(expected) else None
         # A list, since another source may take the same schedule: an iterator gives its rows once.
@@ -102,40 +111,50 @@ class Schedule(ByCount):
         super().bind(source)
         self.table = {}  # of this source alone
         if self.read_counts is None:
-            self.table, _ = self.totals(source.rows.sparkSession, self._expected)
+            self.table, self.table_identities, _ = self.totals(source.rows.sparkSession, self._expected)
         self._expected = ()  # a table is of the session
 
-    def totals(self, spark: SparkSession, rows: Rows) -> tuple[dict[Substream, int], bool]:
-        """Return the counts of substreams of which all parts are there, and whether these are all that rows name.
+    def totals(self, spark: SparkSession, rows: Rows) -> tuple[dict[Substream, int], dict[Substream, int], bool]:
+        """Return the counts of substreams of which all parts are there, with the XOR of their rows' identities.
+
+        Returns:
+            The counts, the XORs, and whether these are all that rows name.
 
         Raises:
             UsageError: a part has two counts, or more parts come than were to; or parts are missing of what was said
                 to be complete.
         """
         if not self._parts.keys:
-            return timetable.read(spark, rows, self.rule), True
+            if self.identity is None:
+                return timetable.read(spark, rows, self.rule), {}, True
+            return *timetable.read_identified(spark, rows, self.rule), True
         counts: dict[Substream, int] = {}
-        found = timetable.by_part(spark, rows, self.rule, self._parts.keys)
+        identities: dict[Substream, int] = {}
+        keys = [*self._parts.keys, *([] if self.identity is None else [timetable.XOR])]
+        found = timetable.by_part(spark, rows, self.rule, keys)
         for substream, given in found.items():
-            by_part: dict[str, tuple[int, int]] = {}
+            by_part: dict[str, tuple[tuple[int, int], int]] = {}
             for count, values in given:
                 part, number = self._part(substream, values)
-                before, most = by_part.get(part, (count, number))
-                if before != count:
+                what = count, 0 if self.identity is None else timetable.identity_of(values[timetable.XOR])
+                before, most = by_part.get(part, (what, number))
+                if before != what:
                     raise UsageError(
-                        f"Schedule: part {part!r} of {substream.name!r} of scope {substream.scope!r} has {before} and "
-                        f"{count} rows: give it one count"
+                        f"Schedule: part {part!r} of {substream.name!r} of scope {substream.scope!r} has {before[0]} "
+                        f"and {count} rows{', others' if before[0] == count else ''}: give it one count"
                     )
-                by_part[part] = count, max(most, number)
+                by_part[part] = what, max(most, number)
             numbers = {part: number for part, (_, number) in by_part.items()}
             if self._parts.are_all(substream, numbers):
-                counts[substream] = sum(count for count, _ in by_part.values())
+                counts[substream] = sum(count for (count, _), _ in by_part.values())
+                if self.identity is not None:
+                    identities[substream] = reduce(xor, (each for (_, each), _ in by_part.values()))
             elif self.complete:
                 raise UsageError(
                     f"Schedule: {substream.name!r} of scope {substream.scope!r} has {sorted(by_part)} of "
                     f"{max(numbers.values())} parts, and its table is complete: add the others, or give complete=False"
                 )
-        return counts, len(counts) == len(found)
+        return counts, identities, len(counts) == len(found)
 
     def _part(self, substream: Substream, values: dict[str, Any]) -> tuple[str, int]:
         if None in values.values():
@@ -157,5 +176,7 @@ class _LiveFunction(LiveCounts):
         given = self.front.read_counts()
         counts = given if isinstance(given, Counts) else Counts(given)
         rows = counts.rows if isinstance(counts.rows, DataFrame) else list(counts.rows)
-        found, whole = self.front.totals(self._spark, rows)
-        return Found(found, counts.through if whole else None)  # a part that is missing is not covered by it
+        found, identities, whole = self.front.totals(self._spark, rows)
+        return Found(
+            found, counts.through if whole else None, identities
+        )  # a part that is missing is not covered by it

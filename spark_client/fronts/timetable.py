@@ -27,6 +27,7 @@ from spark_client.windows.belonging import LONGEST
 from spark_client.windows.eventtime import DATE, DAY, INSTANT, WALL, is_zone, midnight_of
 from spark_client.windows.substreams import Substream, Substreams, Windows
 
+XOR: Final = "xor"  #: the field of a schedule that has the XOR of identities
 INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
 #: How texts of a type look that need no cast, as they are written as Spark writes them.
@@ -50,14 +51,49 @@ def read(spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rul
         UsageError: rows of another form, a time that does not fit the source's, a substream twice, a count that is no
             number of rows.
     """
-    due: dict[Substream, int] = {}
-    for substream, count, _ in _listed(spark, expected, rule):
+    return {each: count for each, (count, _) in _once(spark, expected, rule).items()}
+
+
+def read_identified(
+    spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams
+) -> tuple[dict[Substream, int], dict[Substream, int]]:
+    """Return the rows that each substream will have, and the XOR of their identities, as unsigned 64 bits.
+
+    Args:
+        expected: as `read` takes them, with the XOR beside: the column ``xor``, or the last value of a tuple.
+    """
+    due = _once(spark, expected, rule, [XOR])
+    return {each: count for each, (count, _) in due.items()}, {
+        each: identity_of(xor) for each, (_, [xor]) in due.items()
+    }
+
+
+def _once(
+    spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams, fields: Sequence[str] = ()
+) -> dict[Substream, tuple[int, Sequence[Any]]]:
+    due: dict[Substream, tuple[int, Sequence[Any]]] = {}
+    for substream, count, beside in _listed(spark, expected, rule, fields):
         if substream in due:
             raise UsageError(
                 f"Schedule names the substream {substream.name!r} of scope {substream.scope!r} twice: give one count"
             )
-        due[substream] = count
+        due[substream] = count, beside
     return due
+
+
+def identity_of(xor: Any) -> int:
+    """Return an XOR of identities as unsigned 64 bits.
+
+    Raises:
+        UsageError: it is no integer of 64 bits, signed or not.
+
+    >>> hex(identity_of(-1))
+    '0xffffffffffffffff'
+    """
+    with suppress(TypeError):
+        if -(2**63) <= (number := operator.index(xor)) < 2**64:
+            return number % 2**64
+    raise UsageError(f"Schedule: the XOR of the identities of rows is an integer of 64 bits, not {xor!r}")
 
 
 def added_up(spark: SparkSession, expected: Iterable[Sequence[Any]], rule: Substreams) -> dict[Substream, int]:
@@ -76,11 +112,6 @@ def by_part(
     Args:
         fields: columns of a DataFrame; of tuples, their last values.
     """
-    if isinstance(expected, DataFrame):
-        if missing := [field for field in fields if field not in expected.columns]:
-            raise UsageError(f"Schedule: its table has no column {missing[0]!r}, only {expected.columns}")
-        own = [each for each in expected.columns if each not in fields]
-        expected = expected.select(*map(quoted, [*own, *fields]))
     due: dict[Substream, list[tuple[int, dict[str, Any]]]] = {}
     for substream, count, values in _listed(spark, expected, rule, fields):
         due.setdefault(substream, []).append((count, dict(zip(fields, values, strict=True))))
@@ -95,7 +126,10 @@ def _listed(
 ) -> list[tuple[Substream, int, Sequence[Any]]]:
     """Return the substream and the count of each row, and what it has beside."""
     if isinstance(expected, DataFrame):
-        rows = _of_table(expected, rule, fields)
+        if missing := [field for field in fields if field not in expected.columns]:
+            raise UsageError(f"Schedule: its table has no column {missing[0]!r}, only {expected.columns}")
+        own = [each for each in expected.columns if each not in fields]
+        rows = _of_table(expected.select(*map(quoted, [*own, *fields])), rule, fields)
     else:
         rows = _of_values(spark, expected, rule, fields)
     listed = []

@@ -164,6 +164,23 @@ def not_negative(df: DataFrame, value: ColumnOrName, what: str) -> Condition:
     return Condition(holds, f"{called} is negative", sql and f"coalesce({sql} >= 0, true)")
 
 
+def not_null(df: DataFrame, value: ColumnOrName, what: str) -> Condition:
+    """Return the condition that a row has a value, which is an integer.
+
+    Args:
+        what: takes the value, for messages.
+
+    Raises:
+        UsageError: the rows have no such column, or it is none of integers.
+    """
+    kind = resolve(df, value, what).dataType
+    if not isinstance(kind, T.IntegralType):
+        raise UsageError(f"{what}: the identities of rows are {kind.simpleString()}: give a bigint, or xxhash64(…)")
+    sql = _sql(df, value)
+    called = _called(df, value) if sql else "the identity"
+    return Condition(column(value).isNotNull(), f"{called} is null", sql and f"{sql} is not null")
+
+
 def no_revision(name: str) -> Condition:
     """Return the condition that a substream is not called as revisions are."""
     sql = f"not {quoted(name)} rlike '{_REVISION}'"
