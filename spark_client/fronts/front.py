@@ -26,7 +26,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import ColumnOrName, column
 from spark_client.errors import UsageError
 from spark_client.storage.folder import Folder
+from spark_client.windows import durations
 from spark_client.windows.belonging import Condition, partition_within
+from spark_client.windows.durations import Duration
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Expected, Finish, Frontier, Report
 from tracker.contract.commands import CommitPromise
@@ -271,6 +273,20 @@ class Front:
             spark: the session that the query runs in.
         """
         return LiveFront(self)
+
+
+def silence(source: SourceRows, after: Duration, front: str, rules: Iterable[str]) -> dict[str, timedelta]:
+    """Return `Front.idle_after` by some rules of the job.
+
+    Args:
+        after: the shortest silence.
+        front: the kind of front, for messages.
+
+    Raises:
+        UsageError: it is no length of time.
+    """
+    length = durations.length(source.rows.sparkSession, after, f"{front}'s idle_after")
+    return dict.fromkeys(rules, timedelta(microseconds=length))
 
 
 class ManualFront(Front):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import TRACKER, ColumnOrName, named, names_of
 from spark_client.errors import UsageError, check_choice
 from spark_client.fronts import timetable
-from spark_client.fronts.front import Front, Group, LiveFront, Partitions, Promiser, Promises, SourceRows
+from spark_client.fronts.front import Front, Group, LiveFront, Partitions, Promiser, Promises, SourceRows, silence
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.folder import Folder
 from spark_client.windows import durations, eventtime
@@ -229,9 +228,8 @@ class BoundedOutOfOrderness(Front):
         self.moves_progress = not self._per_scope and not self.after_runs
         self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, self._longest)
         if self._idle_after is not None:
-            idle = durations.length(source.rows.sparkSession, self._idle_after, "Frontier's idle_after")
-            rules = {"scope_idle_after": self._per_scope, "front_idle_after": len(self.names) > 1}
-            self.idle_after = {rule: timedelta(microseconds=idle) for rule, asked in rules.items() if asked}
+            rules = [*["scope_idle_after"] * self._per_scope, *["front_idle_after"] * (len(self.names) > 1)]
+            self.idle_after = silence(source, self._idle_after, "Frontier", rules)
         self._time = source.rule.micros(source.time)
         if self._ahead is not None:
             far = durations.not_negative(source.rows.sparkSession, self._ahead, "Frontier's ahead")

@@ -12,8 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import UsageError
-from spark_client.fronts.front import Front, Group, Partitions, Promiser, Promises, SourceRows
+from spark_client.fronts.front import Front, Group, Partitions, Promiser, Promises, SourceRows, silence
 from spark_client.windows.belonging import Condition
+from spark_client.windows.durations import Duration
 
 _OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more are read by an action of their own
 
@@ -26,6 +27,9 @@ class Marks(Front):
         partition: the column with the part of the source that a row came from, such as an uploader. Each part marks its
             own last row of a substream, which is closed when all parts have.
         partitions: how many there are, numbered from 0, or their names; each is a front of its own.
+        idle_after: a partition that has marked nothing for so long, while others do, is not waited for: what waits for
+            nothing else ends as ``idle``, at the next trigger. It is a rule of the job, so all fronts that name it have
+            the same length, as ``Tracking(front_idle_after=)``. None: never.
 
     >>> Marks("is_last")
     Marks('is_last')
@@ -34,14 +38,23 @@ class Marks(Front):
     trusts = "the marked row is not followed by others of its substream in later batches"
 
     def __init__(
-        self, last: ColumnOrName, partition: ColumnOrName | None = None, partitions: int | Sequence[str] = 1
+        self,
+        last: ColumnOrName,
+        partition: ColumnOrName | None = None,
+        partitions: int | Sequence[str] = 1,
+        *,
+        idle_after: Duration | None = None,
     ) -> None:
         self._last = last
         self._partitions = Partitions(partition, partitions, "Marks")
+        self._idle_after = idle_after
+        if idle_after is not None and partition is None:
+            raise UsageError("Marks: idle_after= is for partitions: give partition= and partitions=")
 
     def __repr__(self) -> str:
         parts = "" if self._partitions.column is None else f", partitions={self._partitions.all}"
-        return f"Marks({self._last!r}{parts})"
+        idle = "" if self._idle_after is None else f", idle_after={self._idle_after!r}"
+        return f"Marks({self._last!r}{parts}{idle})"
 
     @property
     def reads(self) -> frozenset[str] | None:
@@ -61,6 +74,8 @@ class Marks(Front):
                 f"{self!r}: the column has to be boolean: give a condition, such as F.col('what') == 'logout'"
             )
         self._keys = source.scope, source.key
+        if self._idle_after is not None:
+            self.idle_after = silence(source, self._idle_after, "Marks", ["front_idle_after"])
 
     def observed(self) -> dict[str, Column]:
         # Spark keeps what is observed, in a hundred batches' progress: so these are few, and how many there are.

@@ -177,6 +177,5 @@ class _LiveFunction(LiveCounts):
         counts = given if isinstance(given, Counts) else Counts(given)
         rows = counts.rows if isinstance(counts.rows, DataFrame) else list(counts.rows)
         found, identities, whole = self.front.totals(self._spark, rows)
-        return Found(
-            found, counts.through if whole else None, identities
-        )  # a part that is missing is not covered by it
+        # A part that is missing is not covered by `through`.
+        return Found(found, counts.through if whole else None, identities)

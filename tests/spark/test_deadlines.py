@@ -176,6 +176,20 @@ def test_a_partition_that_fell_silent_holds_nobody(
     hourly.tracking.stop()
 
 
+@pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.thorough)])
+def test_a_silent_partition_that_marks_nothing_holds_nobody(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, starts: Starts, probe: str
+) -> None:
+    hourly = starts(Marks("is_last", partition="part", partitions=2, idle_after="1 second"), probe=probe)
+    feed.put(row(1, 5, part=1, last=True), row(2, 6, last=True), row(3, 65, part=1))
+    hourly.becomes(spark, ("a", 0, 2, "whole"))
+    time.sleep(1.1)
+    feed.put(row(4, 67, last=True))  # the other one goes on
+    hourly.becomes(spark, ("a", 0, 2, "whole"), ("a", 1, 2, "idle"))
+    assert [(kind.front, kind.idle) for kind in _idle_events(TrackerClient(tracker.address), job)] == [("in/1", True)]
+    hourly.tracking.stop()
+
+
 def test_a_run_promises_for_no_partition_without_rows(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     """A run that dies before its promise is made up for by the next one."""
     tracking = Tracking(spark, "nightly", "127.0.0.1:1")
