@@ -2044,7 +2044,7 @@ class ReferenceTracker:
                 reported = [entry for report in epoch.reports for entry in report.entries]
                 entries = [e for e in (reported if producer.mode == Mode.STAGED else epoch.folded) if e[0] == s.id]
                 closing = {p[1] for p in epoch.promises if p[0] == "close" and p[2] == s.id}
-                expecting = {p[1] for p in epoch.promises if p[0] == "expect" and s.id in _named([p])}
+                expecting = {p[1] for p in epoch.promises if p[0] in ("expect", "identities") and s.id in _named([p])}
                 counts = tuple(
                     StagedCount(g, sum(e[3] for e in entries if e[1] == g), sum(e[4] for e in entries if e[1] == g))
                     for g in job.segments_in_order()

@@ -213,7 +213,7 @@ def _staged(staged: StagedStatus, job: JobStatus, now: datetime | None) -> str:
     """Describe an epoch that has entries or promises of the substream and is not committed."""
     counts = [f"{each.sent} sent and {each.received} received on {each.segment!r}" for each in staged.segments]
     closes = [f"that {front or 'its only source'!r} closes it" for front in staged.closed_by]
-    numbers = [f"how many elements {front!r} sends" for front in staged.expected_by]
+    numbers = [f"how many elements {front!r} sends, or which" for front in staged.expected_by]
     done = "sealed" if staged.sealed else "reported"
     counting = "so it does not count" if staged.mode == "staged" else "so its effect can still be revoked"
     return (

@@ -269,7 +269,7 @@ class StagedStatus(Shown):
     sealed: bool
     segments: tuple[StagedCount, ...]  #: in the order of the graph
     closed_by: tuple[str, ...]  #: the fronts for which it closes the substream, sorted; ``""``: the sole owner
-    expected_by: tuple[str, ...] = ()  #: the fronts for which it gives a number of elements, sorted
+    expected_by: tuple[str, ...] = ()  #: the fronts for which it gives a number of elements or identities, sorted
 
 
 @dataclass(frozen=True, slots=True)

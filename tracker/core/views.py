@@ -56,7 +56,7 @@ from .fronts import Front
 from .job import Job, or_none
 from .lifecycle import AWAITING_RECOMMIT, ENDED, KNOWN, STALLED
 from .log import EVERYTHING, EventFilter
-from .producers import CloseOf, Epoch, ExpectOf, Producer
+from .producers import AboutRow, CloseOf, Epoch, Producer
 from .validation import check_name, check_scope
 
 _SCANNED = 50  # rows that a scan over columns passes in the time in which one is looked at by itself
@@ -525,8 +525,9 @@ def _staged_of(job: Job, producer: Producer, number: int, epoch: Epoch, row: int
             count = counts.setdefault(names[int(entries.segments[place])], [0, 0])
             count[0] += int(entries.sent[place])
             count[1] += int(entries.received[place])
-    closing = {pledge.front for pledge in epoch.pledges if isinstance(pledge, CloseOf) and pledge.row == row}
-    expecting = {pledge.front for pledge in epoch.pledges if isinstance(pledge, ExpectOf) and pledge.row == row}
+    about = [pledge for pledge in epoch.pledges if isinstance(pledge, AboutRow) and pledge.row == row]
+    closing = {pledge.front for pledge in about if isinstance(pledge, CloseOf)}
+    expecting = {pledge.front for pledge in about if not isinstance(pledge, CloseOf)}
     if not (counts or closing or expecting):
         return None
     return StagedStatus(

@@ -3168,7 +3168,7 @@ class StagedStatus(_message.Message):
 
     @_builtins.property
     def expected_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The fronts for which it says how many elements they send."""
+        """The fronts for which it gives a number of elements, or identities."""
 
     def __init__(
         self,
