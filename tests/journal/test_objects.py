@@ -419,6 +419,69 @@ def test_a_tracker_that_slept_after_its_claim_has_lost_the_log(directory: Place)
     journal.close()
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["waits since before", "starts"])
+@pytest.mark.parametrize("lost", [(4,), (3, 4), (1, 2, 3, 4)], ids=["newest", "two", "all"])
+def test_lost_entries_that_a_snapshot_covers_keep_no_tracker_from_leading(
+    directory: Place, waits: bool, lost: tuple[int, ...]
+) -> None:
+    """A claim in their place is void: its tracker waited for itself for ever."""
+    leader, _, _ = opened(directory.address())
+    leader.append(records(1))
+    waiting = standby(directory.address())
+    assert not waiting.try_to_own()  # it has seen entry 2 as the newest
+    leader.append(records(1))
+    leader.append(records(1))
+    leader.snapshot(3, {"number": 3})
+    leader.close()
+    directory.lose(*lost)
+    if not waits:
+        waiting.close()
+        waiting = standby(directory.address())
+    until = time.monotonic() + 20
+    while not waiting.try_to_own() and time.monotonic() < until:
+        time.sleep(0.1)
+    recovery = waiting.recover()
+    assert (recovery.state, recovery.damage, [*recovery.records]) == ({"number": 3}, (), [])
+    waiting.append(records(1))
+    waiting.close()
+    journal, recovery, found = opened(directory.address())
+    assert (recovery.damage, found) == ((), records(1))
+    journal.close()
+
+
+def test_a_void_claim_never_stands_for_an_entry_that_was_not_read(directory: Place) -> None:
+    leader, _, _ = opened(directory.address())
+    leader.append(records(1))
+    slow: Any = standby(directory.address())
+    assert not slow.try_to_own()
+    leader.append(records(1))
+    leader.snapshot(2, {"number": 2})
+    leader.close()
+    directory.lose(3)
+    lease, reads = slow._lease, slow._log.read
+    lease._is_free, lease._seconds = (lambda dead: True), 0.0
+    assert not slow.try_to_own()  # its claim at 3 is void
+    others: list[Journal] = []
+
+    def unanswered(position: int) -> None:
+        raise NoAnswerError(str(position))
+
+    def sleep(dead: bool) -> bool:
+        others.append(taken_over(directory.address())[0])
+        slow._log.read = unanswered
+        return True
+
+    lease._is_free = sleep
+    assert not slow.try_to_own()  # another one has claimed entry 4
+    with pytest.raises(JournalError):
+        slow.try_to_own()
+    slow._log.read, lease._is_free = reads, (lambda dead: False)
+    assert not slow.try_to_own()
+    slow.close()
+    others[0].append(records(1))
+    others[0].close()
+
+
 def test_the_owner_is_confirmed_and_another_one_is_not(place: Place) -> None:
     old, _, _ = opened(place.address().replace("lease=1", "lease=3600"))
     old.confirm()

@@ -60,6 +60,7 @@ class Lease(replicated.Lease):
         super().__init__(where, holder, seconds, clock)
         self._end = -1  # the newest position that was seen; -1: none was looked for
         self._newest: Found = None  # what is there
+        self._covered = 0  # the position of the newest snapshot, as the end was looked for
         self._claim = 0  # the position of the newest claim
         self._signs: _Signs | None = None
         self._since = 0.0  # when the signs were seen first
@@ -93,12 +94,13 @@ class Lease(replicated.Lease):
 
     def _try(self, dead: bool) -> bool:
         newest = self._find_end()
-        claim = self._end + 1
-        if newest is not None and newest.is_claim and self._log.is_own(newest):
+        claim = max(self._end, self._covered) + 1  # what a snapshot has may be lost, and a claim there would be void
+        is_own = newest is not None and newest.is_claim and self._log.is_own(newest) and self._end > self._covered
+        if is_own:
             claim = self._end  # its answer was lost
-        elif not self._is_free(dead) or not self._log.claim(claim):
+        elif not self._is_free(dead):
             return False
-        if not self._is_valid(claim):
+        if not (is_own or self._log.claim(claim)) or not self._is_valid(claim):
             self._end = -1
             return False
         self.claim = claim
@@ -114,8 +116,10 @@ class Lease(replicated.Lease):
     def _find_end(self) -> Entry | None:
         """Go on to the log's end, and find out who has claimed it; return the newest entry, if it could be read."""
         if self._end < 0:
-            self._end = self._log.newest_position()
-            self._newest = self._log.read(self._end) if self._end else None
+            self._covered = self._snapshots.newest_position()
+            end = self._log.newest_position()
+            self._newest = self._log.read(end) if end else None
+            self._end = end  # only now: without an answer all is looked for again
         for position, found in self._log.following(self._end):
             self._end, self._newest = position, found
         newest = self._newest

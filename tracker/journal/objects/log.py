@@ -368,7 +368,7 @@ class Log:
         """Try to begin a term, in which only this tracker can write, and return whether that succeeded.
 
         Args:
-            position: the first one where nothing is.
+            position: behind all that was written.
 
         Raises:
             NoAnswerError: that is unknown. If it did, the newest entry is this tracker's: see `is_own`.
