@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, refused
 from spark_client.spark_internals.columns import plain_name
 
 TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in every `select`
@@ -143,23 +143,22 @@ def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
         raise _missing(value, df.columns, what) from error
 
 
-def check_present(names: Iterable[str], columns: Sequence[str], what: str) -> None:
+def check_present(names: Iterable[str], columns: Collection[str], what: str, advice: str = "") -> None:
     """Refuse names of columns that rows do not have.
 
     Args:
         what: the option that names them.
-
-    Raises:
-        UsageError: one is not among the columns.
+        advice: ends the message.
     """
     for name in names:
         if name not in columns:
-            raise _missing(name, columns, what)
+            raise _missing(name, columns, what, advice)
 
 
-def _missing(value: ColumnOrName, columns: Iterable[str], what: str) -> UsageError:
+def _missing(value: ColumnOrName, columns: Iterable[str], what: str, advice: str = "") -> UsageError:
     available = ", ".join(name for name in columns if name != TRACKER)
-    return UsageError(f"{what}={value!r} is not a column of the rows, which have: {available}")
+    text = f"{what}={value!r} is not a column of the rows, which have: {available}"
+    return UsageError(f"{text}. {advice}" if advice else text)
 
 
 def texts(values: pa.Array) -> pa.Array:
@@ -196,9 +195,6 @@ def check_types(fields: Iterable[T.StructField], fits: Callable[[T.DataType], bo
     Args:
         what: they are for, at the beginning of the message.
         reason: a clause that begins with "which", and what to do instead.
-
-    Raises:
-        UsageError: there is such a column.
     """
     for field in fields:
         if not fits(field.dataType):
@@ -214,11 +210,8 @@ def schema_of(given: T.StructType | str, what: str) -> T.StructType:
     Raises:
         UsageError: it is none, or has no columns.
     """
-    try:
+    with refused(f"{what}: {given!r} is no schema, such as 'p50 double, p99 double'"):
         schema = given if isinstance(given, T.StructType) else T.StructType.fromDDL(given)
-    except Exception as error:
-        text = str(error).partition("\n")[0]
-        raise UsageError(f"{what}: {given!r} is no schema, such as 'p50 double, p99 double': {text}") from error
     if not isinstance(schema, T.StructType):
         raise UsageError(f"{what}: {given!r} names no columns: write 'p50 double, p99 double'")
     return schema

@@ -16,8 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column
-from spark_client.errors import UsageError
+from spark_client.columns import ColumnOrName, check_present, check_types, column
 from spark_client.fronts.marks import Marks
 from spark_client.windows.belonging import Condition, partition_within
 
@@ -99,16 +98,16 @@ def transaction_counts(metadata: DataFrame, collection: str | None = None) -> Da
     ...     tracking.expect(changes, debezium.transaction_counts(batch))
     """
     needed = ["status", "id", "event_count", *([] if collection is None else ["data_collections"])]
-    if missing := [name for name in needed if name not in metadata.columns]:
-        raise UsageError(
-            f"transaction_counts: the rows have no column {missing[0]!r}: give the values of the topic of "
-            "transactions, parsed with from_json: status string, id string, event_count long, data_collections "
-            "array<struct<data_collection: string, event_count: long>>"
-        )
+    advice = (
+        "Give the values of the topic of transactions, parsed with from_json: status string, id string, event_count "
+        "long, data_collections array<struct<data_collection: string, event_count: long>>"
+    )
+    check_present(needed, metadata.columns, "transaction_counts: column", advice)
     count = F.col("event_count")
     if collection is not None:
-        if not isinstance(metadata.schema["data_collections"].dataType, T.ArrayType):
-            raise UsageError("transaction_counts: data_collections is no array: parse it with from_json")
+        arrays = [metadata.schema["data_collections"]]
+        reason = "which is no array: parse it with from_json"
+        check_types(arrays, lambda kind: isinstance(kind, T.ArrayType), "transaction_counts", reason)
         own = F.filter("data_collections", lambda each: each["data_collection"] == collection)
         count = F.aggregate(own, F.lit(0).cast("long"), lambda so_far, each: so_far + each["event_count"])
         count = F.coalesce(count, F.lit(0).cast("long"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 
 class TrackingError(Exception):
     """A tracked query cannot go on. The message has what happened and what to do."""
@@ -11,14 +15,69 @@ class UsageError(TrackingError, ValueError):
     """A declaration cannot work: raised where it is made, before any data flows."""
 
 
-def check_choice(what: str, value: object, one: str, other: str) -> None:
-    """Refuse a value of an option that has two.
+def check_choice(what: str, value: object, *choices: str, why: str = "") -> None:
+    """Refuse a value of an option that takes one of a few.
 
-    Raises:
-        UsageError: it is neither.
+    Args:
+        why: ends the message.
+
+    >>> check_choice("probe", "task", "driver", "executors")
+    Traceback (most recent call last):
+    spark_client.errors.UsageError: probe='task': give 'driver' or 'executors'
     """
-    if value not in (one, other):
-        raise UsageError(f"{what}={value!r}: either {one!r} or {other!r}")
+    if value not in choices:
+        raise UsageError(f"{what}={value!r}: give {' or '.join(map(repr, choices))}{why}")
+
+
+def check_whole(what: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is no whole number of a range.
+
+    >>> check_whole("keep", 0, 1)
+    Traceback (most recent call last):
+    spark_client.errors.UsageError: keep=0: give a whole number, 1 or more
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        raise UsageError(f"{what}={value!r}: give a whole number, {least} {f'to {most}' if most else 'or more'}")
+
+
+def check_kind(what: str, value: object, kind: Any, advice: str) -> None:
+    """Refuse a value that is of another kind than is needed.
+
+    Args:
+        kind: as ``isinstance`` takes it.
+        advice: what to give instead.
+
+    >>> check_kind("aggs['n']", 5, str, "give an aggregate")
+    Traceback (most recent call last):
+    spark_client.errors.UsageError: aggs['n'] is 5: give an aggregate
+    """
+    if not isinstance(value, kind):
+        raise UsageError(f"{what} is {value!r}: {advice}")
+
+
+@contextmanager
+def refused(what: str, advice: str = "", errors: Any = Exception) -> Iterator[None]:
+    """Refuse what Spark, a store, a library or a user's function fails with, with the first line of its reason.
+
+    Args:
+        what: failed; stands before the reason.
+        advice: stands after it.
+        errors: as ``except`` takes them; a `UsageError` among them gets the words around it, too.
+
+    >>> with refused("keys: Spark cannot group by 'at'", "Cast it"):
+    ...     raise ValueError("no order\\nmore")
+    Traceback (most recent call last):
+    spark_client.errors.UsageError: keys: Spark cannot group by 'at': no order. Cast it
+    """
+    try:
+        yield
+    except errors as error:
+        raise UsageError(f"{what}: {first_line(error)}{advice and f'. {advice}'}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message: Spark's go on with plans and stacks."""
+    return str(error).partition("\n")[0]
 
 
 def torn(what: str, epoch: int, checkpoint: object) -> TrackingError:

@@ -108,10 +108,14 @@ class Aggregate:
 
         >>> aggregates.avg("delay").where("not cancelled")                                # doctest: +SKIP
         """
+        asked = F.expr(condition) if isinstance(condition, str) else condition
+        return self.changed(lambda value: F.when(asked, value))
+
+    def changed(self, change: Callable[[Column], Column]) -> Aggregate:
+        """Return the same over other values, which a function makes of those that this is over."""
         if self.made is None:
             raise UsageError(f"{self.native}: only the functions of spark_client.aggregates make what has .where(…)")
-        asked = F.expr(condition) if isinstance(condition, str) else condition
-        return self.made(lambda value: F.when(asked, value))
+        return self.made(change)
 
     def __add__(self, other: Aggregate | float | Decimal) -> Aggregate:
         return combine(lambda one, two: one + two, self, _constant(other))
@@ -160,9 +164,7 @@ def combine(function: Callable[..., Column], *aggregates: Aggregate) -> Aggregat
         )
 
     def made(change: Callable[[Column], Column]) -> Aggregate:
-        if bare := [each for each in aggregates if each.made is None]:
-            raise UsageError(f"{bare[0].native}: only the functions of spark_client.aggregates make what has .where(…)")
-        return combine(function, *[each.made(change) for each in aggregates if each.made is not None])
+        return combine(function, *[each.changed(change) for each in aggregates])
 
     reads = [each.reads for each in aggregates]
     known = [names for names in reads if names is not None]

@@ -17,7 +17,7 @@ from spark_client.aggregates.aggregate import BY_NAME, Aggregate, finished
 from spark_client.aggregates.collections import count_distinct
 from spark_client.aggregates.sums import count
 from spark_client.columns import CALENDAR_INTERVALS, nullable, quoted, types_in
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_kind, refused
 from spark_client.spark_internals.columns import call_in
 from spark_client.spark_internals.plans import has_literal
 
@@ -36,8 +36,7 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
     if isinstance(value, Aggregate):
         _field(rows, name, value.native)
         return _fitting(name, value, rows)
-    if not isinstance(value, Column):
-        raise UsageError(f"aggs[{name!r}] is {value!r}: give an aggregate, such as F.avg('delay')")
+    check_kind(f"aggs[{name!r}]", value, Column, "give an aggregate, such as F.avg('delay')")
     field = _field(rows, name, value)
     function, over = call_in(value)
     known = BY_NAME.get(function)
@@ -96,11 +95,9 @@ def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
     if aggregate.combined is not None:
         aggregate = _united(aggregate, [_fitting(name, each, rows) for each in aggregate.combined[1]], rows)
     if aggregate.for_type is not None and aggregate.over is not None:
-        try:
+        with refused(f"aggs[{name!r}] = {aggregate.native}", errors=UsageError):
             fitted = aggregate.for_type(rows.select(aggregate.over).schema.fields[0].dataType)
-            aggregate = replace(fitted, reads=aggregate.reads)
-        except UsageError as error:
-            raise UsageError(f"aggs[{name!r}] = {aggregate.native}: {error}") from error
+        aggregate = replace(fitted, reads=aggregate.reads)
     if aggregate.legacy is not None and str(rows.sparkSession.conf.get(_STATISTICS, "false")).lower() == "true":
         aggregate = replace(aggregate, finish=aggregate.legacy)
     if not aggregate.partial:  # a constant
@@ -109,15 +106,12 @@ def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
     parts = [value.alias(part) for part, value in zip(names, aggregate.partial, strict=True)]
     merged = [merge(*map(F.col, names)).alias(part) for part, merge in zip(names, aggregate.merge, strict=True)]
     kind = result_field(rows, aggregate).dataType
-    try:
+    with refused(
+        f"aggs[{name!r}] = {aggregate.native}: Spark cannot take this aggregate in parts over values of this type",
+        "Aggregate another form of them, a text for example: put it into a column first (withColumn)",
+    ):
         kept = rows.groupBy().agg(*parts)
         kept.groupBy().agg(*merged).select(aggregate.finish(*map(F.col, names)).cast(kind)).schema  # noqa: B018
-    except Exception as error:
-        raise UsageError(
-            f"aggs[{name!r}] = {aggregate.native}: Spark cannot take this aggregate in parts over values of this type: "
-            f"{_first_line(error)}. Aggregate another form of them, a text for example: put it into a column first "
-            "(withColumn)"
-        ) from error
     for field in kept.schema.fields:
         if not storable(field.dataType):
             raise UsageError(
@@ -183,13 +177,5 @@ def result_field(rows: DataFrame, aggregate: Aggregate) -> T.StructField:
 
 
 def _field(rows: DataFrame, name: str, value: Column) -> T.StructField:
-    try:
+    with refused(f"aggs[{name!r}] = {value} is not an aggregate over these rows"):
         return rows.groupBy().agg(value).schema.fields[0]
-    except Exception as error:
-        raise UsageError(
-            f"aggs[{name!r}] = {value} is not an aggregate over these rows: {_first_line(error)}"
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate, known_as, remade
 from spark_client.columns import ColumnOrName
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_whole
 
 _WHOLE_NUMBERS: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
@@ -49,8 +49,7 @@ def approx_percentile(value: ColumnOrName, percentage: float | Sequence[float], 
         percentage: from 0 to 1; or several, and the result is an array.
         k: the size of the sketch, 8 to 65,535: the error is about inverse to it.
     """
-    if isinstance(k, bool) or not isinstance(k, int) or not 8 <= k <= 65_535:
-        raise UsageError(f"approx_percentile: k={k!r} is not a whole number from 8 to 65535")
+    check_whole("approx_percentile: k", k, 8, 65_535)
     shares = _checked("approx_percentile", percentage)
     return remade(lambda values: _approx_percentile(values, shares, k), value)
 

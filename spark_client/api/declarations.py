@@ -253,7 +253,7 @@ class Declarations:
     def release(
         self,
         stream: TrackedStream,
-        keys: Sequence[ColumnOrName] = (),
+        keys: ColumnOrName | Sequence[ColumnOrName] = (),
         *,
         aggs: Mapping[str, Aggregate | Column] | None = None,
         columns: Sequence[ColumnOrName] = (),
@@ -268,7 +268,7 @@ class Declarations:
 
         Args:
             stream: of `source` or `receive`.
-            keys: further columns to group by.
+            keys: further columns to group by, or one.
             aggs: by name: Spark's ``F.count("*")``, ``F.avg("delay")``, … over plain columns, or those of
                 `spark_client.aggregates` over any expression.
             columns: instead of `aggs`: the columns of the rows to keep.

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import pyspark
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.api.queryoptions import spelled
 from spark_client.api.readers import Readable
+from spark_client.api.refusals import check_exact
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import Starter, TrackedWriter
 from spark_client.columns import TRACKER
 from spark_client.destinations.channel import Channel
-from spark_client.destinations.sink import Sink
 from spark_client.errors import UsageError
 from spark_client.plan.keyed import KeyedPlan, declare
 from spark_client.spark_internals.plans import PROVIDER, ROCKSDB, is_rocksdb, provider_of
+from spark_client.spark_internals.sessions import check_release
 from spark_client.windows.substreams import Ability
 
 
@@ -63,7 +63,7 @@ class KeyedWriter(TrackedWriter):
 
     def option(self, key: str, value: Any) -> KeyedWriter:
         """Set one option: of a release's, all but those that are about its own state."""
-        if key.lower() in ("compact_from", "seal"):
+        if spelled(key) in ("compact_from", "seal"):
             raise UsageError(f"option({key!r}) has no effect on keyed state, which Spark keeps: leave it out")
         super().option(key, value)
         return self
@@ -71,10 +71,6 @@ class KeyedWriter(TrackedWriter):
     @property
     def schema(self) -> T.StructType:
         return schema_of(self.keyed, self.rows)
-
-    def receipts(self, to: str | os.PathLike[str] | Sink, *, given_up: bool = False) -> NoReturn:  # noqa: ARG002
-        """Refuse: nobody counts what a processor makes of a substream's rows."""
-        raise UsageError("receipts are for results of tracking.release: return rows of the end from handleEnd instead")
 
     def _send(self, routes: list[tuple[Channel, Column | None]], ordinal: str | Sequence[str]) -> NoReturn:  # noqa: ARG002
         raise UsageError(
@@ -97,28 +93,19 @@ def declared(stream: TrackedStream, processor: Any, schema: T.StructType | str) 
         UsageError: something does not fit, or this Spark does not have it.
     """
     source = stream.readable.plan.input
-    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
-        raise UsageError(
-            f"transform_with_state needs Spark 4.1, which has transformWithState for rows in Python; this is "
-            f"{pyspark.__version__}. Until you upgrade, keep the rows and make the results at the end: "
-            "tracking.release(stream, columns=[…]).applyInPandas(…)"
-        )
+    until = (
+        "It has transformWithState for rows in Python. Until you upgrade, keep the rows and make the results at the "
+        "end: tracking.release(stream, columns=[…]).applyInPandas(…)"
+    )
+    check_release("transform_with_state", (4, 1), until)
     source.rule.require(Ability.KEYED, f"transform_with_state of {stream.segment!r}")
     check_provider(stream.readable.df.sparkSession)
-    if not source.exact:
-        raise UsageError(
-            f"transform_with_state: the rows of {stream.segment!r} come at least once, and the processor would be "
-            "given some twice: release them, or send them through a channel of files"
-        )
+    check_exact(stream.readable.plan, "transform_with_state")
     return KeyedResults(stream, declare(stream.readable.plan, stream.readable.df, processor, schema))
 
 
 def check_provider(spark: SparkSession) -> None:
-    """Refuse a session whose state store has no keyed state.
-
-    Raises:
-        UsageError: it is not that of RocksDB.
-    """
+    """Refuse a session whose state store is not RocksDB's, the only one that has keyed state."""
     if not is_rocksdb(spark):
         raise UsageError(
             f"transform_with_state: Spark keeps such state in RocksDB only, and {PROVIDER} is {provider_of(spark)}. "

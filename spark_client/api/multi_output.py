@@ -10,8 +10,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.queryoptions import QueryOptions
 from spark_client.api.readers import Readable
+from spark_client.api.refusals import check_checkpoint
 from spark_client.api.writer import TrackedWriter
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_kind
 
 Outputs: TypeAlias = Mapping[str, "TrackedWriter | Mapping[str, TrackedWriter]"]
 
@@ -42,8 +43,6 @@ class SeveralWriter(QueryOptions):
     def __init__(self, tracking: Starter, outputs: Outputs) -> None:
         super().__init__()
         self._tracking = tracking
-        if not outputs:
-            raise UsageError("write_together needs at least one output: {'by_kind': by_kind.writeStream…}")
         self.outputs: dict[str, dict[str, TrackedWriter]] = {}
         for name, given in outputs.items():
             places = (
@@ -52,6 +51,8 @@ class SeveralWriter(QueryOptions):
             _check_names(name, given, places)
             self.outputs[name] = places
         writers = {place: writer for places in self.outputs.values() for place, writer in places.items()}
+        if not writers:
+            raise UsageError("write_together needs at least one output: {'by_kind': by_kind.writeStream…}")
         for place, writer in writers.items():
             _check_writer(place, writer)
         self.rows: Readable = next(iter(writers.values())).rows
@@ -62,9 +63,9 @@ class SeveralWriter(QueryOptions):
                 "into the aggregates: aggregates.count().where(…)"
             )
         for name, places in self.outputs.items():
-            if len({id(writer.release) for writer in places.values()}) != 1:
+            if (number := len({id(writer.release) for writer in places.values()})) != 1:
                 raise UsageError(
-                    f"output {name!r}: its places are of several releases: give each release a name of its own"
+                    f"output {name!r} has places of {number} releases: give each release a name of its own, and a place"
                 )
         paths = [writer.options_given.get("path") for writer in writers.values()]
         if doubled := [path for path in paths if path is not None and paths.count(path) > 1]:
@@ -81,14 +82,11 @@ class SeveralWriter(QueryOptions):
         """
         if foreign := [key for key in self.options_given if key not in _OF_THE_QUERY]:
             raise UsageError(f"option {foreign[0]!r}: give it to the output that it is for")
-        if "checkpointLocation" not in self.options_given:
-            raise UsageError("write_together needs .option('checkpointLocation', 'path'): one for all outputs")
+        check_checkpoint(self.options_given.get("checkpointLocation"))
         return self._tracking.start(self)
 
 
 def _check_names(name: str, given: object, places: Mapping[str, object]) -> None:
-    if not places:
-        raise UsageError(f"output {name!r} has no place: {{'files': daily.writeStream…, 'table': daily.writeStream…}}")
     for place, writer in places.items():
         parts = [name, place[len(name) + 1 :]] if isinstance(given, Mapping) else [name]
         if len(place) > _LONGEST or place == "receipts" or not all(_NAME.fullmatch(part) for part in parts):
@@ -96,29 +94,28 @@ def _check_names(name: str, given: object, places: Mapping[str, object]) -> None
                 f"output {place!r}: a name has letters, digits, '_' and '-', at most {_LONGEST} with that of its "
                 "place, and is not 'receipts'"
             )
-        if not isinstance(writer, TrackedWriter):
-            raise UsageError(f"output {place!r} is {writer!r}: give released.writeStream with where its results go")
+        advice = "give released.writeStream with where its results go"
+        check_kind(f"output {place!r}", writer, TrackedWriter, advice)
 
 
 def _check_writer(place: str, writer: TrackedWriter) -> None:
-    """Check whether a writer can share its query.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if writer.release is None:
-        raise UsageError(f"output {place!r} sends rows on: only results of tracking.release are written together")
-    if writer.sends:
-        raise UsageError(f"output {place!r} goes into a channel: give that release a query of its own")
-    if writer.release.revisions:
-        raise UsageError(
-            f"output {place!r} is of a release with revisions=True: reopened rows would be released by all, so it "
-            "needs a query of its own"
-        )
+    """Refuse a writer that cannot share its query."""
     own = any(key in writer.options_given for key in _OF_THE_QUERY)
-    if own or writer.name is not None or writer.trigger_given or writer.to_late is not None:
-        raise UsageError(
-            f"output {place!r} has an option, a name, a trigger or a place of late rows that is the query's: give it "
-            "to write_together(…)"
-        )
+    faults = [
+        (writer.release is None, "sends rows on: only results of tracking.release are written together"),
+        (writer.sends, "goes into a channel: give that release a query of its own"),
+        (
+            writer.release is not None and writer.release.revisions,
+            "is of a release with revisions=True: reopened rows would be released by all, so it needs a query of its "
+            "own",
+        ),
+        (
+            own or writer.name is not None or writer.trigger_given or writer.to_late is not None,
+            "has an option, a name, a trigger or a place of late rows that is the query's: give it to "
+            "write_together(…)",
+        ),
+    ]
+    for found, fault in faults:
+        if found:
+            raise UsageError(f"output {place!r} {fault}")
     writer.check_place()

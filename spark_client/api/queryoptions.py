@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from spark_client.api.refusals import check_option, check_trigger
-from spark_client.destinations.sink import Sink
+from spark_client.destinations.sink import Sink, check_writes
 from spark_client.errors import UsageError
 
 W = TypeVar("W", bound="QueryOptions")
@@ -46,6 +46,15 @@ OWN: Final[Mapping[str, Callable[[str, Any], str]]] = {
 _SPELLED: Final = {name.lower().replace("_", ""): name for name in OWN}
 
 
+def spelled(key: str) -> str:
+    """Return the name of an option as `OWN` has it; any other as it is.
+
+    >>> spelled("LATE-path"), spelled("compression")
+    ('late_path', 'compression')
+    """
+    return _SPELLED.get("".join(sign for sign in str(key).lower() if sign not in "-_. "), key)
+
+
 class QueryOptions:
     """Settings for the start of a query.
 
@@ -65,17 +74,18 @@ class QueryOptions:
     def option(self: W, key: str, value: Any) -> W:
         """Set one option, as Spark's.
 
+        Args:
+            key: those of `OWN` in any spelling: ``late-path`` and ``latePath`` are ``late_path``.
+
         Raises:
-            UsageError: the value is none that the option takes, or the name is nearly that of an option.
+            UsageError: the value is none that the option takes.
         """
         check_option(key, value)
-        own = _SPELLED.get("".join(sign for sign in str(key).lower() if sign not in "-_. "))
-        if own is None:
-            self.options_given[key] = str(value).lower() if isinstance(value, bool) else str(value)
-        elif key.lower() != own.lower():
-            raise UsageError(f"option({key!r}): there is no such option; {own!r} is spelled so")
-        else:
+        own = spelled(key)
+        if own in OWN:
             self.options_given[own] = OWN[own](own, value)
+        else:
+            self.options_given[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
     def options(self: W, **options: Any) -> W:
@@ -89,10 +99,7 @@ class QueryOptions:
 
         >>> daily.writeStream.late(DeltaTable("s3a://lake/late"))                         # doctest: +SKIP
         """
-        if not callable(getattr(to, "write", None)):
-            raise UsageError(
-                f"late({to!r}): takes a sink, as DeltaTable(…); for a directory .option('late_path', path)"
-            )
+        check_writes(to, "late", "; for a directory .option('late_path', path)")
         self.to_late = to
         return self
 

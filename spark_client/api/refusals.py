@@ -54,11 +54,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 
 
 def check_session(spark: Any) -> None:
-    """Refuse what is no session.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """Refuse what is no session."""
     if not isinstance(spark, SparkSession) and not is_remote(spark):
         raise UsageError(f"Tracking takes a SparkSession, not {spark!r}")
 
@@ -68,20 +64,13 @@ def refuse_elsewhere(spark: SparkSession, what: str) -> None:
 
     Args:
         what: a key of `ELSEWHERE`.
-
-    Raises:
-        UsageError: the session is one of Spark Connect.
     """
     if is_remote(spark):
         raise UsageError(f"{what} over Spark Connect: {ELSEWHERE[what]}")
 
 
 def check_option(key: str, value: Any) -> None:
-    """Refuse options under which Spark commits a batch otherwise than tracking relies on.
-
-    Raises:
-        UsageError: it is asynchronous progress tracking.
-    """
+    """Refuse options under which Spark commits a batch otherwise than tracking relies on."""
     if key.lower() == "asyncprogresstrackingenabled" and str(value).lower() == "true":
         raise UsageError(
             "asyncProgressTrackingEnabled: Spark would begin batches before the one before is in its commit log, so "
@@ -90,12 +79,7 @@ def check_option(key: str, value: Any) -> None:
 
 
 def check_operators(df: DataFrame) -> None:
-    """Refuse operators, and settings of the session, under which the tracker's watermark is not exact.
-
-    Raises:
-        UsageError: one keeps or drops rows by their own time, under a watermark over windows; the newest of several
-            watermarks would count; or what is over would wait for later rows.
-    """
+    """Refuse operators, and settings of the session, under which the tracker's watermark is not exact."""
     for key, bad, why in _OF_WATERMARKS:
         if (df.sparkSession.conf.get(key) or "").lower() == bad:
             raise UsageError(f"write_stream: {key}={bad}: {why}. Set it otherwise, or leave it out")
@@ -108,15 +92,29 @@ def check_operators(df: DataFrame) -> None:
 
 
 def check_trigger(trigger: Mapping[str, Any]) -> None:
-    """Refuse triggers that make no batches of their own.
-
-    Raises:
-        UsageError: it is continuous, or in real time, or there are several.
-    """
+    """Refuse triggers that make no batches of their own: continuous ones, and those in real time."""
     if len(trigger) != 1 or next(iter(trigger)) not in _TRIGGERS:
         raise UsageError(
             f"trigger({', '.join(trigger)}): a tracked query runs in batches: one of processingTime='1 second', "
             "availableNow=True, once=True"
+        )
+
+
+def check_checkpoint(given: str | None) -> None:
+    """Refuse a query that has no checkpoint."""
+    if given is None:
+        raise UsageError(
+            "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state "
+            "live there"
+        )
+
+
+def check_exact(stream: Stream, asks: str) -> None:
+    """Refuse rows that may come twice, where nobody would drop the second ones."""
+    if not stream.input.exact:
+        raise UsageError(
+            f"{asks}: the rows of {stream.segment!r} come at least once, and some would be counted twice: release "
+            "them, or send them through a channel of files"
         )
 
 
@@ -133,10 +131,6 @@ def check_start(
         reads: the streams that it reads.
         name: that Spark is to call it; None: none.
         started: the queries that were started here, also those that have ended.
-
-    Raises:
-        UsageError: a segment would have two consumers, or a checkpoint or a name two queries; or a setting of the
-            session is none that windows can be counted under.
     """
     check_grouping(spark)
     reads = list(reads)

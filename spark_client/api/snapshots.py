@@ -20,7 +20,7 @@ from spark_client.api.released import Released
 from spark_client.api.session import Tracking
 from spark_client.api.writer import Starter
 from spark_client.datasource.rows import SUBSTREAM_SCHEMA, substream_rows
-from spark_client.errors import TrackingError, UsageError, check_choice
+from spark_client.errors import TrackingError, UsageError, check_choice, check_whole, refused
 from spark_client.plan.graph import state_of
 from spark_client.release import state_export, state_import
 from spark_client.release.committed import READERS
@@ -109,8 +109,8 @@ class Snapshots:
         format: SnapshotFormat = "parquet",  # noqa: A002 - Spark's name
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-            raise UsageError(f"keep={keep!r}: how many snapshots are kept, 1 at least; None: all")
+        if keep is not None:
+            check_whole("keep", keep, 1)
         check_choice("format", format, "parquet", "delta")
         self._convert = _delta() if format == "delta" else None
         self._place = snapshots.Place.at(location, storage_options)
@@ -438,8 +438,6 @@ def _manifest(
 
 
 def _delta() -> Callable[[str], None]:
-    try:
+    with refused("format='delta' needs deltalake", "pip install 'substream-tracker[delta]'", ImportError):
         from deltalake import convert_to_deltalake
-    except ImportError as error:
-        raise UsageError("format='delta' needs deltalake: pip install 'substream-tracker[delta]'") from error
     return convert_to_deltalake

@@ -9,14 +9,14 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.api.assembly import Assembly
 from spark_client.api.keyed import KeyedResults, declared
-from spark_client.api.refusals import refuse_elsewhere
+from spark_client.api.refusals import check_exact, refuse_elsewhere
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, Starter
 from spark_client.columns import resolve
 from spark_client.datasource.watermark import TimeSemantics
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_choice
 from spark_client.plan.keyed import SubstreamProcessor
-from spark_client.windows.eventtime import WALL
+from spark_client.windows.eventtime import INSTANT, WALL, check_kind_of
 from spark_client.windows.substreams import Ability
 
 
@@ -47,12 +47,11 @@ class StatefulDeclarations:
         before this, or `release` them.
         """
         refuse_elsewhere(self._assembly.spark, "with_watermark")
-        if over not in ("windows", "instants"):
-            raise UsageError(f"over={over!r}: 'windows' for window, 'instants' for session_window and other operators")
+        why = ": 'windows' for window, 'instants' for session_window and other operators"
+        check_choice("over", over, "windows", "instants", why=why)
         source = stream.readable.plan.input
         field = resolve(stream.readable.df, time, "with_watermark")
-        if field.dataType.simpleString() != "timestamp":
-            raise UsageError(f"with_watermark({time!r}): a timestamp is needed, not {field.dataType.simpleString()}")
+        check_kind_of("with_watermark: time", time, field.dataType.simpleString(), (INSTANT,))
         if source.rule.clock == WALL:
             raise UsageError(
                 f"with_watermark({time!r}): {stream.segment!r} has windows over a timestamp_ntz, and a watermark over "
@@ -60,11 +59,7 @@ class StatefulDeclarations:
             )
         source.rule.require(Ability.WATERMARK, f"with_watermark of {stream.segment!r}")
         self._assembly.definition.require_progress()
-        if not source.exact:
-            raise UsageError(
-                f"with_watermark: the rows of {stream.segment!r} come at least once, and Spark's operators would count "
-                "doubled ones: release them, or send them through a channel of files"
-            )
+        check_exact(stream.readable.plan, "with_watermark")
         return self._assembly.watermarked(stream.readable, field.name, over)
 
     def transform_with_state(

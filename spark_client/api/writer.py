@@ -13,14 +13,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.queryoptions import OWN, QueryOptions
 from spark_client.api.readers import Readable
-from spark_client.api.refusals import check_operators, check_option, check_trigger
+from spark_client.api.refusals import check_checkpoint, check_operators, check_option, check_trigger
 from spark_client.columns import check_present
 from spark_client.destinations.channel import Channel
 from spark_client.destinations.destination import Destination, Written
 from spark_client.destinations.formats import FORMATS, TABLES
 from spark_client.destinations.routes import ChannelDestination, check_results
-from spark_client.destinations.sink import BatchFunction, FunctionDestination, Sink, SinkDestination
-from spark_client.errors import UsageError
+from spark_client.destinations.sink import BatchFunction, FunctionDestination, Sink, SinkDestination, check_writes
+from spark_client.errors import UsageError, check_choice, check_kind, refused
 from spark_client.plan.releases import ReleasePlan
 from spark_client.release.declaring import results_schema
 from spark_client.spark_internals.stores import folder_of
@@ -112,8 +112,7 @@ class TrackedWriter(QueryOptions):
 
     def outputMode(self, mode: str) -> TrackedWriter:  # noqa: N802
         """Accept only ``append``: final rows, each once."""
-        if mode != "append":
-            raise UsageError(f"outputMode({mode!r}): a tracked query writes final rows once; its mode is append")
+        check_choice("outputMode", mode, "append", why=": a tracked query writes final rows once")
         return self
 
     def format(self, file_format: str) -> TrackedWriter:
@@ -125,11 +124,11 @@ class TrackedWriter(QueryOptions):
                 "rows of a tracked stream go to a channel (.channel(…)), where they are counted as sent, or to a "
                 "function (.foreachBatch(…)); .format(…) is for the results of tracking.release"
             )
-        if file_format not in FORMATS:
-            raise UsageError(
-                f"format({file_format!r}): a release writes {', '.join(FORMATS)}; for others use .sink(…), or "
-                ".foreachBatch(…) and write by the key (scope, window, keys), since a batch may be replayed"
-            )
+        why = (
+            "; for others use .sink(…), or .foreachBatch(…) and write by the key (scope, window, keys), since a batch "
+            "may be replayed"
+        )
+        check_choice("format", file_format, *FORMATS, why=why)
         self.file_format = file_format
         return self
 
@@ -139,12 +138,11 @@ class TrackedWriter(QueryOptions):
         Raises:
             UsageError: files of another format cannot be written there: a replay would add them again.
         """
-        if self.file_format not in TABLES:
-            raise UsageError(
-                f"toTable({table!r}): give the table's format, .format({' or '.join(map(repr, TABLES))}): "
-                "it takes each epoch once. Files of other formats go to a path, .start(path), and results for a "
-                "database to .sink(Tables(…))"
-            )
+        why = (
+            ", which take each epoch once. Files of other formats go to a path, .start(path), and results for a "
+            "database to .sink(Tables(…))"
+        )
+        check_choice(f"toTable({table!r}): format", self.file_format, *TABLES, why=why)
         return self.start(table)
 
     def foreachBatch(self, function: BatchFunction) -> TrackedWriter:  # noqa: N802
@@ -155,8 +153,7 @@ class TrackedWriter(QueryOptions):
         Of a release it is called only when something is released. Results that are released between two batches come
         with a negative number, which is no batch's and the same whenever they are written again.
         """
-        if not callable(function):
-            raise UsageError(f"foreachBatch takes a function of (rows, epoch), not {function!r}")
+        check_kind("the function of foreachBatch", function, Callable, "give a function of (rows, epoch)")
         self._destinations["foreachBatch"] = FunctionDestination(function)
         return self
 
@@ -165,8 +162,7 @@ class TrackedWriter(QueryOptions):
 
         As with `foreachBatch`, of a release it is written to only by batches that have results.
         """
-        if not callable(getattr(sink, "write", None)):
-            raise UsageError(f"sink takes an object with a method write(rows, query, epoch), not {sink!r}")
+        check_writes(sink, "sink")
         self._destinations["sink"] = SinkDestination(sink)
         return self
 
@@ -184,8 +180,8 @@ class TrackedWriter(QueryOptions):
         """
         if self.release is None:
             raise UsageError(
-                "receipts are for results of tracking.release, and this query only sends rows on: give them to the "
-                "query that releases"
+                "receipts are for results of tracking.release: give them to the query that releases; a processor's "
+                "handleEnd returns rows of the end instead"
             )
         self.release.rule.require(Ability.RECEIPTS, f"receipts of {self.rows.plan.segment!r}")
         folder = self._folder(to, "the path of the receipts,") if isinstance(to, str | os.PathLike) else to
@@ -223,16 +219,12 @@ class TrackedWriter(QueryOptions):
         if not routes:
             raise UsageError("route needs at least one (channel, condition)")
         given: list[tuple[Channel, Column | None]] = []
+        columns = ", ".join(self.rows.df.columns)
         for channel, condition in routes:
-            try:
+            with refused(f"route: {condition!r} is not a condition on the rows, which have: {columns}"):
                 asked = F.expr(condition) if isinstance(condition, str) else condition
                 if asked is not None:
                     self.rows.df.where(asked).schema  # noqa: B018 - which Spark Connect has to be asked for
-            except Exception as error:
-                columns = ", ".join(self.rows.df.columns)
-                raise UsageError(
-                    f"route: {condition!r} is not a condition on the rows, which have: {columns}"
-                ) from error
             given.append((channel, F.lit(True) if asked is None else asked))
         return self._send(given, ordinal)
 
@@ -260,28 +252,18 @@ class TrackedWriter(QueryOptions):
         if path is not None:
             self.option("path", path)
         self.check_place()
-        if "checkpointLocation" not in self.options_given:
-            raise UsageError(
-                "a tracked query needs .option('checkpointLocation', 'path'): Spark's progress and the release's state "
-                "live there"
-            )
+        check_checkpoint(self.options_given.get("checkpointLocation"))
         return self._tracking.start(self)
 
     def check_place(self) -> None:
-        """Check whether it is said where the rows go, and once.
-
-        Raises:
-            UsageError: it is not.
-        """
+        """Refuse rows of which nobody says where they go, or that would go to several places."""
         to_files = self.file_format is not None or "path" in self.options_given
-        if to_files + len(self._destinations) != 1:
+        if to_files + len(self._destinations) != 1 or (to_files and "path" not in self.options_given):
             raise UsageError(
                 "the rows need a place: one of .channel(…), .route(…), .sink(…), .foreachBatch(…), or for a release "
                 ".start(path)"
             )
         if to_files:
-            if "path" not in self.options_given:
-                raise UsageError("give the files a place: .start('path')")
             if self.file_format is None:
                 self.format("parquet")
         elif foreign := [key for key in self.options_given if key not in OWN]:
@@ -355,10 +337,8 @@ class NativeWriter:
 
     def outputMode(self, mode: str) -> NativeWriter:  # noqa: N802
         """Choose ``append``, final rows; or ``update``, rows as they change, the final ones among them."""
-        if str(mode).lower() not in ("append", "update"):
-            raise UsageError(
-                f"outputMode({mode!r}): its state would never go, and none of its rows be final: 'append', or 'update'"
-            )
+        why = ": in another one state would never go, and no row be final"
+        check_choice("outputMode", str(mode).lower(), "append", "update", why=why)
         self._writer = self._writer.outputMode(mode)
         return self
 
@@ -371,8 +351,7 @@ class NativeWriter:
         return self._start(lambda: self._writer.toTable(table))
 
     def _start(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        if self.checkpoint is None:
-            raise UsageError("a tracked query needs .option('checkpointLocation', 'path')")
+        check_checkpoint(self.checkpoint)
         check_operators(self._df)
         return self._tracking.start_native(self, start)
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final, cast
 
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, check_choice, refused
 from spark_client.trackers.jobclient import JobClient, Trackers
 from tracker.client import (
     Advanced,
@@ -88,13 +88,13 @@ class ReaderOptions:
             raise UsageError('format("tracker") needs .option("job", …): the job whose events are read')
         self.server = options.get("server", "127.0.0.1:7654")
         self.sharded = options.get("sharded", "")
-        if self.sharded not in ("", *_ORDERINGS):
-            raise UsageError(f"sharded={self.sharded!r}: give the job's ordering, one of {', '.join(_ORDERINGS)}")
+        if self.sharded:
+            check_choice("sharded", self.sharded, *_ORDERINGS, why=", the job's ordering")
         self.segments = _words(options.get("segments", ""))
         self.scopes = _words(options.get("scopes", ""))
         kinds = _words(options.get("kinds", ""))
-        if wrong := [kind for kind in kinds if kind not in _KINDS]:
-            raise UsageError(f'format("tracker"): kind {wrong[0]!r} is not one of {", ".join(_KINDS)}')
+        for kind in kinds:
+            check_choice('format("tracker"): kind', kind, *_KINDS)
         self.kinds = tuple(_KINDS[kind] for kind in kinds or _KINDS)
         self.starting_seq = options.get("starting_seq", "earliest")
         if self.starting_seq not in ("earliest", "latest") and not self.starting_seq.isdigit():
@@ -186,26 +186,16 @@ def options_of(credentials: Credentials) -> dict[str, str]:
 
 
 def credentials_of(options: Mapping[str, str]) -> Credentials:
-    """Return the credentials that options name; those of the environment, if they name none.
-
-    Raises:
-        UsageError: `tls_cert` or `tls_key` lacks the other.
-    """
+    """Return the credentials that options name; those of the environment, if they name none."""
     files = {name: options[option] for name, option in OPTIONS.items() if options.get(option)}
     if not files:
         return Credentials.from_environment()
-    try:
+    with refused('format("tracker")', errors=ValueError):  # a certificate without its key, say
         return Credentials(**files, token_variable=None if "token_file" in files else TOKEN_VARIABLE)
-    except ValueError as wrong:
-        raise UsageError(f'format("tracker"): {wrong}') from wrong
 
 
 def refuse_secrets(options: Mapping[str, str]) -> None:
-    """Refuse an option that would hold a secret, without showing it.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Refuse an option that would hold a secret, without showing it."""
     for key in options:
         if key.lower() in _SECRETS:
             raise UsageError(

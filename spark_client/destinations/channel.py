@@ -8,7 +8,7 @@ them out.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -138,6 +138,17 @@ class Channel(ABC):
     @abstractmethod
     def sweep(self, sender: str) -> None:
         """Remove what drivers of a sender that were killed have left half written."""
+
+    def _keep_own(self, what: str, names: Iterable[str], own: Collection[str]) -> None:
+        """Refuse names that the channel has for itself."""
+        for name in names:
+            if name.lower() in own:
+                raise UsageError(f"channel {self.segment!r}: the {what} {name!r} is the channel's own: leave it out")
+
+    def _refuse_bound(self, max_epochs: int | None, why: str) -> None:
+        """Refuse a bound of epochs, where a batch has none."""
+        if max_epochs is not None:
+            raise UsageError(f"channel {self.segment!r}: {why}: leave max_epochs_per_trigger out")
 
     def check_session(self, spark: SparkSession) -> None:  # noqa: B027 - most travel under any settings
         """Look at the settings under which rows are to be sent or received.

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.destinations.destination import EarlyOutput, Place, Written
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, refused
 from spark_client.plan.batches import BatchId, Counted
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
@@ -62,15 +62,13 @@ class FileDestination(Place):
         row = spark.range(1).select(*[F.lit(None).cast(f.dataType).alias(f.name) for f in schema.fields])
         trial = f"_check.{uuid.uuid4().hex}"
         try:
-            self._folder.write(f"{trial}/epoch=0", self._save(row))
-            found = (
-                spark.read.format(self._to.file_format).load(self._folder.url(trial)).columns
-                if self._to.file_format in _KEEP_NAMES
-                else None
-            )
-        except Exception as error:
-            text = str(error).partition("\n")[0]
-            raise UsageError(f"{shown}: Spark cannot write them: {text}. {_INSTEAD}") from error
+            with refused(f"{shown}: Spark cannot write them", _INSTEAD):
+                self._folder.write(f"{trial}/epoch=0", self._save(row))
+                found = (
+                    spark.read.format(self._to.file_format).load(self._folder.url(trial)).columns
+                    if self._to.file_format in _KEEP_NAMES
+                    else None
+                )
         finally:
             self._folder.remove(trial)
         if found is not None and sorted(found) != sorted([*schema.fieldNames(), "epoch"]):

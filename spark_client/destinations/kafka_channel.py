@@ -26,7 +26,6 @@ from spark_client.columns import TRACKER, schema_of
 from spark_client.counting.groups import files
 from spark_client.destinations.channel import DoubledLabelsError, JsonChannel
 from spark_client.destinations.deduplication import SENDING, ReceivedOnce, Sending
-from spark_client.errors import UsageError
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
 from spark_client.storage import topics
@@ -46,14 +45,14 @@ _LINEAGE: Final = T.StructType(
         T.StructField("label", T.LongType()),
     ]
 )
-_OURS: Final = (
+_OURS: Final = (  # in small letters: Spark takes any
     "kafka.bootstrap.servers",
     "subscribe",
     "assign",
-    "subscribePattern",
+    "subscribepattern",
     "topic",
-    "includeHeaders",
-    "startingOffsets",
+    "includeheaders",
+    "startingoffsets",
 )
 
 
@@ -81,8 +80,7 @@ class KafkaChannel(JsonChannel):
         options: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(segment, path)
-        if taken := [name for name in (options or {}) if name in _OURS]:
-            raise UsageError(f"channel {segment!r}: the option {taken[0]!r} is the channel's own: leave it out")
+        self._keep_own("option", options or (), _OURS)
         self.topic = topic
         self.servers = servers
         self.exact = not deduplicate
@@ -199,7 +197,8 @@ class KafkaChannel(JsonChannel):
     # ---------------------------------------------------------------- receiving
 
     def stream(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
-        self._check_bound(max_epochs)
+        why = "a batch from Kafka is bounded by kafka_channel(…, options={'maxOffsetsPerTrigger': …}), not by epochs"
+        self._refuse_bound(max_epochs, why)
         self.check_session(spark)
         return self._read(spark)
 
@@ -210,19 +209,10 @@ class KafkaChannel(JsonChannel):
         return received.rows(batch, epoch)
 
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
-        self._check_bound(max_epochs)
-        self.check_session(spark)
-        return self._read(spark).drop(SENDING)
+        return self.stream(spark, max_epochs).drop(SENDING)
 
     def shape(self, spark: SparkSession) -> DataFrame:
         return self.native(spark, None)  # which finds out whether there is a connector
-
-    def _check_bound(self, max_epochs: int | None) -> None:
-        if max_epochs is not None:
-            raise UsageError(
-                f"channel {self.segment!r}: a batch from Kafka is bounded by kafka_channel(…, "
-                "options={'maxOffsetsPerTrigger': …}), not by epochs"
-            )
 
     def _read(self, spark: SparkSession) -> DataFrame:
         options = {_ISOLATION: "read_committed", **self._options}  # services send in transactions

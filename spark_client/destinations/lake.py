@@ -17,7 +17,7 @@ from spark_client.columns import check_present, quoted
 from spark_client.destinations.completeness import Completeness
 from spark_client.destinations.destination import Destination, Written
 from spark_client.destinations.sink import SinkDestination, check_replaced, check_summed
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, refused
 from spark_client.storage.directories import with_settings
 from spark_client.windows.substreams import Substream
 
@@ -113,14 +113,10 @@ class LakeTable(ABC):
         what = f"{self.format.capitalize()} table {self._table}"
         check_present(self._key, rows.columns, f"{what}: key")
         wanted = (rows if self._key else self._own(rows)).limit(0)
-        try:
+        needs = "The session needs the format's packages and a catalog: see docs/howto/lake.md"
+        with refused(what, needs, AnalysisException):
             self._create(wanted)
             there = dict(rows.sparkSession.table(self._in_sql()).dtypes)
-        except AnalysisException as error:
-            raise UsageError(
-                f"{what}: {str(error).partition(chr(10))[0]}. The session needs the format's packages and a catalog: "
-                "see docs/howto/lake.md"
-            ) from error
         if "mergeSchema" in self._options:
             return
         if missing := [f"{quoted(name)} {kind}" for name, kind in wanted.dtypes if there.get(name) != kind]:

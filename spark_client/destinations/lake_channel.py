@@ -58,8 +58,7 @@ class LakeChannel(OutboxChannel):
     # ---------------------------------------------------------------- sending
 
     def describe(self, rows: T.StructType, rule: Substreams, layout: DerivedLayout | None = None) -> None:
-        if taken := [name for name in rows.names if name.lower() in WRITER]:
-            raise UsageError(f"channel {self.segment!r}: the column {taken[0]!r} is the channel's own: rename yours")
+        self._keep_own("column", rows.names, WRITER)
         super().describe(rows, rule, layout)
 
     def write(
@@ -95,11 +94,8 @@ class LakeChannel(OutboxChannel):
         return self._table.rows(batch.sparkSession).where(wanted).select(*map(named, schema.names))
 
     def native(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
-        if max_epochs is not None:
-            raise UsageError(
-                f"channel {self.segment!r}: Spark's own stateful operators read the table's stream, which knows no "
-                "epochs: leave max_epochs_per_trigger out"
-            )
+        why = "Spark's own stateful operators read the table's stream, which knows no epochs"
+        self._refuse_bound(max_epochs, why)
         schema, _ = self.description()
         self._table.check(of_epoch(spark.createDataFrame([], schema), "", 0))
         return self._table.stream(spark).select(*map(named, schema.names))

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER
+from spark_client.columns import TRACKER, check_present
 from spark_client.destinations.destination import HIDDEN, EarlyOutput, Place
 from spark_client.errors import UsageError
 from spark_client.plan.batches import BatchId, Counted
@@ -97,6 +97,19 @@ class SinkDestination(Place):
         self.sink.write_early(rows.drop(*HIDDEN), query, as_of)
 
 
+def check_writes(sink: object, what: str, instead: str = "") -> None:
+    """Refuse what is no sink.
+
+    Args:
+        what: the method that it was given to.
+        instead: ends the message.
+    """
+    if not callable(getattr(sink, "write", None)):
+        raise UsageError(
+            f"{what}({sink!r}): give an object with a method write(rows, query, epoch), such as DeltaTable(…){instead}"
+        )
+
+
 def check_sink(sink: Sink, schema: T.StructType, spark: SparkSession, method: str = "check") -> None:
     """Let a sink refuse what it could not write, if it has a method for that.
 
@@ -104,9 +117,6 @@ def check_sink(sink: Sink, schema: T.StructType, spark: SparkSession, method: st
         schema: of the rows; `_tracker` does not go there.
         spark: makes the rows, of which there are none.
         method: of the sink, called with them.
-
-    Raises:
-        UsageError: of the sink.
     """
     check = getattr(sink, method, None)
     if callable(check):
@@ -119,14 +129,10 @@ def check_replaced(what: str, columns: Collection[str], key: Collection[str]) ->
 
     Args:
         what: has the key, for the message.
-
-    Raises:
-        UsageError: a column is missing, or the key has one that differs between the two.
     """
     if not key:
         raise UsageError(f"{what}: early results need a key, by which the final ones replace them: Table(…, key=[…])")
-    if missing := [name for name in (FINAL, AS_OF) if name not in columns]:
-        raise UsageError(f"{what}: early results need the column {missing[0]!r} among {', '.join(columns)}: keep it")
+    check_present((FINAL, AS_OF), columns, f"{what}: early results: column", "Keep it")
     if apart := [name for name in key if name in (FINAL, AS_OF, COMPLETENESS)]:
         raise UsageError(
             f"{what}: key={apart[0]!r} differs between an early and the final result, which would stand side by side: "
@@ -139,9 +145,6 @@ def check_summed(what: str, columns: Collection[str], key: Collection[str]) -> N
 
     Args:
         what: has the key, for the message.
-
-    Raises:
-        UsageError: the key lacks the column ``revision``.
     """
     if key and REVISION in columns and REVISION not in key:
         raise UsageError(

@@ -26,8 +26,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import VARIANTS, check_present, named, quoted
 from spark_client.destinations.sink import check_replaced, check_summed
-from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.names import alike
+from spark_client.errors import TrackingError, UsageError, refused
+from spark_client.plan.names import check_apart
 from spark_client.plan.nesting import holds, utf8
 from spark_client.plan.releases import AS_OF, FINAL
 from spark_client.plan.streams import Step
@@ -145,11 +145,8 @@ class Table:
         """
         rows = results if self.rows is None else self.rows(results)
         flat = rows.select([column for field in rows.schema.fields for column in _flat(field)])
-        if doubled := alike(flat.columns, results.sparkSession):
-            raise UsageError(
-                f"table {self.name}: the columns {doubled} cannot be told apart, or their names are empty, once "
-                "structs are columns of their own: rename some with Table(…, rows=…)"
-            )
+        advice = "structs become columns of their own; rename some with Table(…, rows=…)"
+        check_apart(flat.columns, results.sparkSession, f"table {self.name}", advice)
         check_present(self.key, flat.columns, f"table {self.name}: key")
         return flat
 
@@ -447,18 +444,16 @@ class Statements:
         """
         samples = [_sample(kind) for kind in types]
         marks = ", ".join([self.placeholder] * len(self.columns))
-        try:
+        shown = ", ".join(f"{name} {kind.simpleString()}" for name, kind in zip(self.columns, types, strict=True))
+        unique = f", with a unique constraint on ({', '.join(self.key)})" if self.key else ""
+        with refused(
+            f"table {self.table}: the database or its driver does not take rows with the columns {shown}",
+            f"The table has to be there{unique}; Table({self.table!r}, rows=lambda results: …) casts a column that the "
+            "driver cannot send, such as a decimal to a string or a double",
+        ):
             # "where", since SQLite would take "on conflict" for a join's condition.
             nothing = f"select {marks} from (select 1 as one) as nobody where 1 = 0"
             cursor.execute(f"{self._into} {nothing}{self._conflict}", samples)
-        except Exception as error:
-            shown = ", ".join(f"{name} {kind.simpleString()}" for name, kind in zip(self.columns, types, strict=True))
-            unique = f", with a unique constraint on ({', '.join(self.key)})" if self.key else ""
-            raise UsageError(
-                f"table {self.table}: the database or its driver does not take rows with the columns {shown}: {error}. "
-                f"The table has to be there{unique}; Table({self.table!r}, rows=lambda results: …) casts a column that "
-                "the driver cannot send, such as a decimal to a string or a double"
-            ) from error
 
     @property
     def _into(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, refused
 from spark_client.plan.names import check_segment
 from spark_client.windows.substreams import Substreams
 from tracker.contract.spec import check_graph
@@ -30,10 +30,8 @@ class JobGraph:
         segments: Mapping[str, Sequence[str]] | None,
         fronts: Sequence[str] | Mapping[str, Sequence[str]] | None,
     ) -> None:
-        try:
+        with refused("Tracking", errors=TypeError):
             check_graph({} if segments is None else segments, () if fronts is None else fronts)
-        except TypeError as error:
-            raise UsageError(str(error)) from None
         self.given = segments is not None or fronts is not None
         self.fixed = False
         self.segments: dict[str, list[str]] = {name: list(feeds) for name, feeds in (segments or {}).items()}
@@ -55,8 +53,6 @@ class JobGraph:
             if not self.given:
                 raise UsageError(f"segment {segment!r} is declared twice: each source and channel has its own")
             return
-        if self.given:
-            raise UsageError(f"segment {segment!r} is not in segments={self.segments}: add it")
         self._check_open(f"segment {segment!r}")
         self.segments[segment] = []
 
@@ -85,7 +81,7 @@ class JobGraph:
         if not self.given:
             self._fronts.update({name: [segment] for name in names})
         elif missing := [name for name in names if name not in self._fronts]:
-            raise UsageError(f"front {missing[0]!r} is not among fronts={list(self._fronts)}: add it")
+            self._check_open(f"front {missing[0]!r}")
 
     def feed(self, segment: str, fed: str) -> None:
         """Add that one segment feeds another.
@@ -97,8 +93,6 @@ class JobGraph:
             raise UsageError(f"segment {fed!r} is of another Tracking: declare the channel here")
         if fed in self.segments[segment]:
             return
-        if self.given:
-            raise UsageError(f"segment {segment!r} does not feed {fed!r} in segments={self.segments}: add it there")
         self._check_open(f"that {segment!r} feeds {fed!r}")
         self.segments[segment].append(fed)
 
@@ -177,6 +171,8 @@ class JobGraph:
         return {front: [*feeds, *others] if feeds else [] for front, feeds in self._fronts.items()}
 
     def _check_open(self, what: str) -> None:
+        if self.given:
+            raise UsageError(f"{what} is not in segments={self.segments}, fronts={list(self._fronts)}: add it there")
         if self.fixed:
             raise UsageError(
                 f"{what} is declared after the first query has started: declare sources, channels and what is sent "

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, schema_of
-from spark_client.errors import UsageError
-from spark_client.plan.names import alike, check_columns
+from spark_client.errors import UsageError, check_kind
+from spark_client.plan.names import check_apart, check_columns
 from spark_client.plan.streams import Stream
 from spark_client.windows.substreams import Substreams
 
@@ -155,11 +155,11 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
     Raises:
         UsageError: something does not fit.
     """
-    if not isinstance(processor, SubstreamProcessor):
-        raise UsageError(
-            f"transform_with_state takes an object of a class of yours that extends spark_client.SubstreamProcessor, "
-            f"which is like Spark's StatefulProcessor and has a method handleEnd; this is {processor!r}"
-        )
+    extends = (
+        "give an object of a class of yours that extends spark_client.SubstreamProcessor, which is like Spark's "
+        "StatefulProcessor and has a method handleEnd"
+    )
+    check_kind("the processor of transform_with_state", processor, SubstreamProcessor, extends)
     made = schema_of(schema, "transform_with_state")
     belonging = stream.input.belonging
     if belonging is not None and belonging.sets_aside:
@@ -174,11 +174,8 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
     if not rows.fields:
         raise UsageError("transform_with_state: the stream has no columns left for the processor: keep one in select")
     own = stream.input.rule.own
-    if doubled := alike([*own, *made.fieldNames()], df.sparkSession):
-        raise UsageError(
-            f"transform_with_state: results have the columns {', '.join(own)} of their substream beside those of the "
-            f"schema, and {doubled} would be there twice: leave them out of the schema, or call them otherwise"
-        )
+    advice = f"{', '.join(own)} of the substream stand beside the schema: leave them out of it, or call them otherwise"
+    check_apart([*own, *made.fieldNames()], df.sparkSession, "transform_with_state", advice)
     copy.copy(processor).init(_Trial())
     return KeyedPlan(stream, processor, made, rows)
 

@@ -19,11 +19,7 @@ _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def check_job(job: str, deployment: str) -> None:
-    """Refuse names that the tracker would refuse when the first query starts.
-
-    Raises:
-        UsageError: one cannot be a job's, or a deployment's.
-    """
+    """Refuse names that the tracker would refuse when the first query starts."""
     if not isinstance(job, str) or not _JOB.fullmatch(job):
         raise UsageError(f"job={str(job)[:140]!r}: a job's name has 1 to 128 letters, digits, '.', '_' or '-'")
     if not isinstance(deployment, str) or not 1 <= len(deployment) <= 128 or not _encodable(deployment):
@@ -31,11 +27,7 @@ def check_job(job: str, deployment: str) -> None:
 
 
 def check_segment(name: str) -> None:
-    """Refuse what cannot name a segment, or a front.
-
-    Raises:
-        UsageError: it is empty, too long, or no text.
-    """
+    """Refuse what cannot name a segment, or a front."""
     if not isinstance(name, str) or not name or not _encodable(name) or len(name.encode()) > _LONGEST or "\0" in name:
         shown = name[:60] + "…" if isinstance(name, str) and len(name) > 60 else name
         raise UsageError(f"segment {shown!r}: a segment's name is text of 1 to {_LONGEST} bytes, without NUL")
@@ -50,22 +42,21 @@ def alike(names: Iterable[str], spark: SparkSession) -> list[str]:
     return sorted({name for same in seen.values() if len(same) > 1 for name in same} | ({""} & seen.keys()))
 
 
+def check_apart(names: Iterable[str], spark: SparkSession, what: str, advice: str) -> None:
+    """Refuse columns that Spark cannot tell apart, or that have no name."""
+    if doubled := alike(names, spark):
+        raise UsageError(f"{what}: Spark cannot tell the columns {doubled} apart, or their names are empty: {advice}")
+
+
 def check_columns(df: DataFrame, what: str) -> None:
     """Refuse rows whose columns cannot be told apart, or have reserved names.
 
     Args:
         df: the rows; they may have `_tracker`.
         what: the rows are of, for the message.
-
-    Raises:
-        UsageError: they cannot be tracked.
     """
     columns = [name for name in df.columns if name != TRACKER]
-    if doubled := alike(columns, df.sparkSession):
-        raise UsageError(
-            f"{what}: Spark cannot tell the columns {doubled} apart, or their names are empty: rename or drop some, "
-            "before this step or in it"
-        )
+    check_apart(columns, df.sparkSession, what, "rename or drop some, before this step or in it")
     if ours := [name for name in columns if name.lower().startswith(TRACKER)]:
         raise UsageError(f"{what}: the columns {ours} begin with {TRACKER!r}, which is reserved: rename them")
 

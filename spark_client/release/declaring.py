@@ -11,8 +11,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate
 from spark_client.aggregates.decomposition import decompose, result_field, storable
-from spark_client.columns import ColumnOrName, check_types, column, nullable, resolve, schema_of
-from spark_client.errors import UsageError, check_choice
+from spark_client.columns import ColumnOrName, check_present, check_types, column, nullable, resolve, schema_of
+from spark_client.errors import UsageError, check_choice, check_kind, refused
 from spark_client.plan.names import alike, check_columns
 from spark_client.plan.releases import FunctionKind, Measure, OnOverflow, ReleasePlan, ResultFunction
 from spark_client.plan.sources import Source
@@ -31,7 +31,7 @@ _IN_FILES: Final = "which files of the state cannot hold: cast it to a type that
 def declare(
     stream: Stream,
     rows: DataFrame,
-    keys: Sequence[ColumnOrName],
+    keys: ColumnOrName | Sequence[ColumnOrName],
     aggs: Mapping[str, Aggregate | Column] | None = None,
     columns: Sequence[ColumnOrName] = (),
     revisions: bool = False,
@@ -53,8 +53,7 @@ def declare(
             "release needs aggs={'name': F.count('*'), …} to aggregate rows, or columns=['name', …] to keep them, and "
             "not both"
         )
-    if isinstance(keys, str | Column):
-        raise UsageError(f"keys={keys!r}: give a list, [{keys!r}]")
+    keys = [keys] if isinstance(keys, str | Column) else keys
     check_choice("on_overflow", on_overflow, "fail", "null")
     if early is not None and columns:
         raise UsageError(
@@ -76,13 +75,11 @@ def declare(
     check_types(fields, storable, "keys", _IN_FILES)
     check_grouping(rows.sparkSession)
     for field, key in zip(fields, keys, strict=True):
-        try:
+        with refused(
+            f"keys: Spark cannot group by {field.name!r}, which is {field.dataType.simpleString()}",
+            "Cast it to a type that Spark compares, a string for example, under a name of its own",
+        ):
             rows.groupBy(column(key)).count()
-        except Exception as error:
-            raise UsageError(
-                f"keys: Spark cannot group by {field.name!r}, which is {field.dataType.simpleString()}: cast it to a "
-                "type that it compares, a string for example, under a name of its own"
-            ) from error
     rule.check_release(rows, fields, asks)
     kept = [resolve(rows, value, "columns") for value in columns]
     check_types(kept, storable, "columns", _IN_FILES)
@@ -150,8 +147,7 @@ def with_function(
     Raises:
         UsageError: it is no function, or its results do not fit.
     """
-    if not callable(function):
-        raise UsageError(f"apply takes a function, not {function!r}")
+    check_kind("the function of apply", function, Callable, "give a function from DataFrame to DataFrame")
     if plan.function is not None:
         raise UsageError(f"the results are made by {plan.function.name} already: call both in one function")
     if plan.early is not None:
@@ -164,12 +160,12 @@ def with_function(
     names = made.fieldNames()
     check_types(made.fields, storable, "apply", _IN_FILES)
     if kind == "rows":
-        if missing := [name for name in (*plan.own, *plan.added) if name not in names]:
-            raise UsageError(
-                f"apply: the function's results lack {missing}, by which it is known what they are of: keep these "
-                f"columns as they are, in groupBy({', '.join(map(repr, (*plan.own, *plan.added)))}, …) for example. "
-                f"They have: {', '.join(names)}"
-            )
+        own = (*plan.own, *plan.added)
+        advice = (
+            "It is known by this column what the function's results are of: keep it as it is, in "
+            f"groupBy({', '.join(map(repr, own))}, …) for example"
+        )
+        check_present(own, names, "apply: column", advice)
     else:
         taken = [field for field in plan.part_schema.fields if field.name in (*plan.keys, *plan.values)]
         reason = "which Spark does not pass to functions of Python: cast it to another type"
@@ -197,9 +193,9 @@ def _schema_of(plan: ReleasePlan, rows: DataFrame, function: Callable[..., Any])
             f"apply: called with no rows to find out what it makes, the function failed: {text}. It gets the columns "
             f"{', '.join(nothing.columns)}. If it cannot take no rows, give schema='…', of all its columns"
         ) from error
-    if not isinstance(answer, DataFrame):
-        raise UsageError(f"apply takes a function from DataFrame to DataFrame; it returned {type(answer).__name__}")
-    return answer.schema
+    check_kind("apply: the function's result", answer, DataFrame, "give a function from DataFrame to DataFrame")
+    schema: T.StructType = answer.schema
+    return schema
 
 
 def results_schema(plan: ReleasePlan, rows: DataFrame) -> T.StructType:

@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.errors import UsageError
 from spark_client.release.receipts import RECEIPT_SCHEMA
-from spark_client.storage.directories import read_json
+from spark_client.storage.directories import check_directory, read_json
 from tracker.client.ledger import COUNTS, NEEDED, Aside, Entry, Key, Releases, asides_of, bad_rows, entries
 
 _COUNTED: Final = ("sent", "released", "filtered", "late", "given_up", "quarantined", "passed_on", "missing")
@@ -111,14 +110,13 @@ def _read(spark: SparkSession, receipts: str | os.PathLike[str] | DataFrame) -> 
     if isinstance(receipts, DataFrame):
         absent = [field for field in RECEIPT_SCHEMA.fields if field.name not in receipts.columns]
         return receipts.withColumns({field.name: F.lit(None).cast(field.dataType) for field in absent})
-    if not Path(receipts).is_dir():
-        raise UsageError(f"receipts={os.fspath(receipts)!r} is not a directory: give the one of .receipts(…)")
+    check_directory(receipts, "receipts=", "give the one of .receipts(…)")
     return spark.read.schema(RECEIPT_SCHEMA).parquet(os.fspath(receipts))
 
 
 def _asides(table: Path) -> list[Aside]:
-    if not table.parent.is_dir():  # a table is made when something is set aside
-        raise UsageError(f"late={str(table)!r}: {table.parent} is not there: give the path of a table of late rows")
+    # A table is made when something is set aside.
+    check_directory(table.parent, f"late={str(table)!r}: ", "give the path of a table of late rows")
     return [aside for note in sorted((table / COUNTS).glob("[0-9-]*.json")) for aside in asides_of(read_json(note))]
 
 

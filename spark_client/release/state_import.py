@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import quoted
 from spark_client.counting import once
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, check_kind
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import DEDUPLICATES
 from spark_client.plan.state_layout import differences, part_numbers, placed
@@ -201,8 +201,7 @@ def unpack(archive: tarfile.TarFile, target: Folder) -> None:
 
 def _mapped(mapping: StateMapping, state: DataFrame) -> DataFrame:
     made = mapping(state)
-    if not isinstance(made, DataFrame):
-        raise UsageError(f"mapping has to return a DataFrame, and has returned {made!r}")
+    check_kind("the result of mapping", made, DataFrame, "give a function that returns a DataFrame")
     return made
 
 

@@ -53,13 +53,8 @@ class Definition:
         self.largest = Largest()
 
     def require_progress(self) -> None:
-        """Require that the job announces its progress.
-
-        Raises:
-            UsageError: it is defined already, without.
-        """
-        if self._defined is not None and not self._defined.progress:
-            raise UsageError("declare with_watermark before the first query starts, or give Tracking(progress=True)")
+        """Require that the job announces its progress; refuse that where it is defined already, without."""
+        self._check_open("with_watermark", "progress", self._defined is not None and self._defined.progress)
         self._rules["progress"] = True
 
     def require_idle(self, rule: str, silence: timedelta, front: str) -> None:
@@ -69,9 +64,6 @@ class Definition:
             rule: the rule of the job's spec, ``scope_idle_after`` or ``front_idle_after``.
             silence: after which it is not waited for.
             front: which asks for it, for messages.
-
-        Raises:
-            UsageError: the job waits for another time, or is defined already, without.
         """
         before = self._rules[rule]
         if before not in (None, silence):
@@ -79,9 +71,12 @@ class Definition:
                 f"{front}: a job has one {rule} for all its fronts, and this one has {before}: give the same "
                 f"everywhere, also as Tracking({rule}=)"
             )
-        if before is None and self._defined is not None:
-            raise UsageError(f"{front}: declare it before the first query starts, or give Tracking({rule}=)")
+        self._check_open(front, rule, before is not None)
         self._rules[rule] = silence
+
+    def _check_open(self, what: str, rule: str, has_it: bool) -> None:
+        if self._defined is not None and not has_it:
+            raise UsageError(f"{what}: declare it before the first query starts, or give Tracking({rule}=…)")
 
     def define(self, to_drain: bool = False) -> None:
         """Define the job; again with each start of a query.

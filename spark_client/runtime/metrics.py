@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from spark_client.counting.batch import BatchResult, StateSize
-from spark_client.errors import UsageError
+from spark_client.errors import refused
 from spark_client.fronts.front import LiveFront
 from tracker.client import Ended, Outcome
 from tracker.wire.addresses import host_and_port
@@ -36,12 +36,7 @@ class _Families:
     """The metrics of one registry, which all jobs of this process share."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        try:
-            from prometheus_client import Counter, Gauge, Histogram
-        except ImportError as error:
-            raise UsageError(
-                "metrics= needs prometheus-client: pip install 'substream-tracker[spark,metrics]', or leave it out"
-            ) from error
+        from prometheus_client import Counter, Gauge, Histogram
 
         def made(kind: Any, name: str, text: str, labels: Sequence[str] = _QUERY, **options: Any) -> Any:
             return kind(f"tracker_spark_{name}", text, labels, registry=registry, **options)
@@ -253,17 +248,12 @@ class MetricsServer:
         if not isinstance(where, str):
             self.registry = where
             return
-        try:
+        with refused("metrics", errors=ValueError):
             host, port = host_and_port(where, "give 'HOST:PORT', such as '0.0.0.0:7662', or a CollectorRegistry")
-        except ValueError as error:
-            raise UsageError(f"metrics={error}") from error
         self._address = host.removeprefix("[").removesuffix("]"), port
-        try:
+        instead = "pip install 'substream-tracker[spark,metrics]', or leave it out"
+        with refused("metrics= needs prometheus-client", instead, ImportError):
             from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-        except ImportError as error:
-            raise UsageError(
-                "metrics= needs prometheus-client: pip install 'substream-tracker[spark,metrics]', or leave it out"
-            ) from error
         self.registry = CollectorRegistry()
         for process in (ProcessCollector, PlatformCollector, GCCollector):
             process(registry=self.registry)
@@ -287,12 +277,9 @@ class MetricsServer:
         from prometheus_client import start_http_server
 
         host, port = self._address
-        try:
+        in_use = "Check that no other driver uses the port"
+        with refused(f"metrics='{host}:{port}': cannot listen there", in_use, OSError):
             self._server, self._thread = start_http_server(port, host, self.registry)
-        except OSError as error:
-            raise UsageError(
-                f"metrics='{host}:{port}': cannot listen there: {error}; check that no other driver uses the port"
-            ) from error
         _log.info("metrics on %s", self.url)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from spark_client.columns import ColumnOrName, column, resolve, text_of
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, refused
 from spark_client.windows import eventtime
 from tracker.replay.history import ReplayError
 from tracker.replay.reading import Collector, Names
@@ -59,9 +59,8 @@ def replay(
     given = {"time": time, "arrived": arrived, **({} if scope is None else {"scope": scope})}
     fields = {name: resolve(df, value, name) for name, value in given.items()}
     kinds = {name: field.dataType.simpleString() for name, field in fields.items()}
-    for name, kind in [*kinds.items()][:2]:
-        if kind not in eventtime.TIMES or (name == "arrived" and kind == eventtime.DATE):
-            raise UsageError(f"{name}={given[name]!r} is {kind}: a time is a timestamp, or a timestamp_ntz")
+    eventtime.check_kind_of("time", time, kinds["time"])
+    eventtime.check_kind_of("arrived", arrived, kinds["arrived"], eventtime.MOMENTS)
     if (kinds["time"] == eventtime.WALL) != (kinds["arrived"] == eventtime.WALL):
         raise UsageError(
             f"time is a {kinds['time']} and arrived a {kinds['arrived']}, so no delay is known: cast one of them"
@@ -78,10 +77,8 @@ def replay(
     columns = changed(
         collected.columns(), time_name=fields["time"].name, scope_name=fields["scope"].name if texts else ""
     )
-    try:
+    with refused("replay", errors=ReplayError):
         return Replay.of(columns, Options(window, slide, tuple(promises), trigger, wrong))
-    except ReplayError as wrong_use:
-        raise UsageError(str(wrong_use)) from wrong_use
 
 
 def _packed(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:

@@ -13,9 +13,10 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import check_present
 from spark_client.errors import UsageError
 from spark_client.spark_internals.checkpoints import WatermarkBatch, batches_of, files_of, last_of_files
-from spark_client.storage.directories import read_json, write_json
+from spark_client.storage.directories import check_directory, read_json, write_json
 from spark_client.storage.folder import Folder
 
 
@@ -37,8 +38,7 @@ class ShadowedJob:
     def __init__(self, checkpoint: str | os.PathLike[str], notes: str | os.PathLike[str]) -> None:
         self._checkpoint = Folder(os.fspath(checkpoint))
         self._notes = Path(notes)
-        if not Path(checkpoint).is_dir():
-            raise UsageError(f"{checkpoint} is not a directory: give the checkpoint of the query on Spark's watermark")
+        check_directory(checkpoint, "", "give the checkpoint of the query on Spark's watermark")
         self._writing = threading.Lock()
 
     def note(self) -> int:
@@ -122,8 +122,7 @@ class ShadowedJob:
         Raises:
             UsageError: it is no source of files, or a column is not there.
         """
-        if absent := [name for name in ("end_time", "file") if name not in rows.columns]:
-            raise UsageError(f"the rows need a column {absent[0]!r}; they have: {', '.join(rows.columns)}")
+        check_present(("end_time", "file"), rows.columns, "lost(rows): column")
         placed = self._files(rows.sparkSession, source)
         late = F.col("_watermark") >= F.unix_millis("end_time")
         minutes = (F.col("_watermark") - F.unix_millis("end_time")) / 60_000

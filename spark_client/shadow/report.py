@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.errors import UsageError
+from spark_client.columns import check_present
 from spark_client.release.ledger import ledger
 from spark_client.release.receipts import RECEIPT_SCHEMA
 from spark_client.shadow.job import ShadowedJob
@@ -47,8 +47,7 @@ def shadow_report(
 
     >>> shadow_report(spark, job, "/data/shadow/receipts", daily).where("lost > 0").show()     # doctest: +SKIP
     """
-    if absent := [name for name in _RESULT if name not in result.columns]:
-        raise UsageError(f"result= needs a column {absent[0]!r}; it has: {', '.join(result.columns)}")
+    check_present(_RESULT, result.columns, "shadow_report(result): column")
     ends = spark.read.schema(RECEIPT_SCHEMA).parquet(os.fspath(receipts)).where("revision = 0")
     ended = ends.groupBy("scope", "end_time").agg(F.max("ended").alias("ended_at"))
     seen = ledger(spark, receipts, late).where("segment is null and end_time is not null")

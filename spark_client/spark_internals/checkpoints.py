@@ -34,7 +34,7 @@ from urllib.parse import unquote
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.spark_internals.errors import NOT_SHOWN
 from spark_client.storage.folder import Folder
 
@@ -105,15 +105,9 @@ def positions(checkpoint: Folder, epoch: int | None) -> list[dict[str, Any]]:
 
 
 def checkpoint_of(query: StreamingQuery) -> str:
-    """Return where a query of this process has its checkpoint, as Spark writes the place.
-
-    Raises:
-        UsageError: Spark does not answer.
-    """
-    try:
+    """Return where a query of this process has its checkpoint, as Spark writes the place."""
+    with refused(f"the checkpoint of {query!r} is not to be had", "Give its path", NOT_SHOWN):
         return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
-    except NOT_SHOWN as error:
-        raise UsageError(f"the checkpoint of {query!r} is not to be had: give its path") from error
 
 
 def query_id(checkpoint: Folder) -> str | None:

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, refused
 from spark_client.spark_internals.errors import NOT_SHOWN
 from spark_client.spark_internals.plans import each_of
 
@@ -214,14 +214,13 @@ def dumps(plan: object) -> bytes:
     Column<'+(a, 1)'>
     """
     file = io.BytesIO()
-    try:
+    with refused(
+        "the plan of a query cannot be carried to another process",
+        "Give functions that make what they need when they are called",
+        (pickle.PicklingError, TypeError, *NOT_SHOWN, PySparkException),
+    ):
         pickler: Any = _Pickler(file)  # type: ignore[no-untyped-call]
         pickler.dump((_release(), plan))
-    except (pickle.PicklingError, TypeError, *NOT_SHOWN, PySparkException) as error:
-        raise UsageError(
-            f"the plan of a query cannot be carried to another process: {error}. Give functions that make what they "
-            "need when they are called"
-        ) from error
     return file.getvalue()
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import pyspark
 from pyspark.sql import SparkSession
 
-from spark_client.errors import UsageError
+from spark_client.spark_internals.sessions import check_release
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition, SimpleDataSourceStreamReader
@@ -56,12 +56,8 @@ def register_source(spark: SparkSession, source: type[DataSource], what: str) ->
 
     Args:
         what: it is for, in words.
-
-    Raises:
-        UsageError: this release of Spark has no sources in Python.
     """
-    if pyspark.__version__ < "4":
-        raise UsageError(f"{what} is a source in Python, which Spark has since 4.0, and this is {pyspark.__version__}")
+    check_release(f"{what}, a source in Python,", (4, 0), "Upgrade pyspark, and the cluster")
     spark.dataSource.register(source)
 
 

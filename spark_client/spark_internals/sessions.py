@@ -8,12 +8,16 @@ what is done between batches fails. Since Spark 3.5.
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
+import pyspark
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
+
+from spark_client.errors import UsageError
 
 _Result = TypeVar("_Result")
 
@@ -21,6 +25,17 @@ _Result = TypeVar("_Result")
 def is_remote(spark: Any) -> bool:
     """Return whether a session is one of Spark Connect, which has no JVM beside it."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def check_release(what: str, least: tuple[int, ...], advice: str) -> None:
+    """Refuse what an older Spark than this one lacks.
+
+    Args:
+        least: the numbers of the first release that has it.
+        advice: ends the message.
+    """
+    if tuple(map(int, re.findall(r"\d+", pyspark.__version__)))[: len(least)] < least:
+        raise UsageError(f"{what} needs Spark {'.'.join(map(str, least))}, and this is {pyspark.__version__}. {advice}")
 
 
 # Of Spark Connect: relies on ``SparkSession.cloneSession``, on ``DataFrame._plan`` being data of no session, on the

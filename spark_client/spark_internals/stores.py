@@ -22,10 +22,9 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client.errors import UsageError
 from spark_client.spark_internals.sessions import is_remote
 from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
-from spark_client.storage.directories import local_path, write_parquet
+from spark_client.storage.directories import check_signs, local_path, write_parquet
 from spark_client.storage.folder import STORES, Filling, Folder
 
 _AT_ONCE: Final = 256 << 20  #: bytes of rows, uncompressed, that a task holds before it writes them
@@ -51,10 +50,7 @@ def folder_of(spark: SparkSession, location: str | os.PathLike[str], what: str) 
     url = urlsplit(text)
     if url.scheme not in STORES:
         return Folder(local_path(text, what))
-    if signs := sorted(_UNUSABLE & set(text)):
-        raise UsageError(
-            f"{what} {text!r}: has {' '.join(signs)}, which Spark or the store reads otherwise: choose another URL"
-        )
+    check_signs(text, _UNUSABLE, f"{what} {text!r}", "Spark or the store reads otherwise")
     return Folder(text, _settings(spark, url.scheme, url.netloc))
 
 

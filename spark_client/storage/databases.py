@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_choice
 
 
 class Cursor(Protocol):
@@ -31,11 +31,7 @@ class Connection(Protocol):
 
 
 def check_transactions(connection: Connection) -> None:
-    """Check whether nothing is committed but by ``commit``.
-
-    Raises:
-        UsageError: the connection commits by itself.
-    """
+    """Refuse a connection that commits by itself."""
     if getattr(connection, "autocommit", False) is True:
         raise UsageError(
             "the connection commits by itself, so half an epoch could be found: make it with autocommit=False"
@@ -62,13 +58,6 @@ def in_statement(placeholder: str, sql: str) -> str:
 
 
 def check_placeholder(placeholder: str) -> None:
-    """Refuse what no statement of ours can have in place of a parameter.
-
-    Raises:
-        UsageError: it is neither ``%s`` (or psycopg's ``%b``, ``%t``) nor ``?``.
-    """
-    if placeholder not in ("%s", "%b", "%t", "?"):
-        raise UsageError(
-            f"placeholder={placeholder!r}: parameters are written '%s' or '?', one after the other; most drivers take "
-            "one of the two"
-        )
+    """Refuse what no statement of ours can have in place of a parameter; ``%b`` and ``%t`` are psycopg's."""
+    why = ", as the driver takes parameters, one after the other; most take '%s' or '?'"
+    check_choice("placeholder", placeholder, "%s", "?", "%b", "%t", why=why)

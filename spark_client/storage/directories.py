@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlparse, urlunparse
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, refused
 from tracker.store.directory import sync
 
 _SETTINGS: Final = threading.RLock()  #: who has changed what a user's session writes with
@@ -45,25 +45,32 @@ _AT_ONCE = {
 
 
 def local_path(location: str | os.PathLike[str], what: str) -> Path:
-    """Return a location as a path that this process can open.
-
-    Raises:
-        UsageError: it is on a file system that needs a client of its own.
-    """
+    """Return a location as a path that this process can open."""
     text = os.fspath(location)
     path = Path(local_pattern(text, what)).absolute()
-    if signs := sorted(_PATTERN & set(str(path))):
-        raise UsageError(
-            f"{what} {text!r}: has {' '.join(signs)}, which Spark takes for a pattern: choose another path"
-        )
+    check_signs(str(path), _PATTERN, f"{what} {text!r}", "Spark takes for a pattern")
     return path
+
+
+def check_signs(location: str, signs: Set[str], what: str, reason: str) -> None:
+    """Refuse a location with signs that mean something else to those who open it.
+
+    Args:
+        signs: those.
+        reason: ends "which …".
+    """
+    if found := sorted(signs & set(location)):
+        raise UsageError(f"{what}: has {' '.join(found)}, which {reason}: choose another place")
+
+
+def check_directory(path: str | os.PathLike[str], what: str, advice: str) -> None:
+    """Refuse a path where there is no directory."""
+    if not os.path.isdir(path):
+        raise UsageError(f"{what}{os.fspath(path)!r} is not a directory: {advice}")
 
 
 def local_pattern(pattern: str, what: str) -> str:
     """Return a pattern of paths, or a URI of one, as a pattern of paths that this process can open.
-
-    Raises:
-        UsageError: it is on a file system that needs a client of its own.
 
     >>> local_pattern("file:///data/a%20b/*.json", "the manifests"), local_pattern("m/17?.json", "the manifests")
     ('/data/a b/*.json', 'm/17?.json')
@@ -78,34 +85,31 @@ def local_pattern(pattern: str, what: str) -> str:
 
 
 def check_store(path: Path, what: str) -> None:
-    """Check whether a file system can do what is relied on there: appear whole by rename, and once by a hard link.
+    """Refuse a file system that cannot do what is relied on: appear whole by rename, and once by a hard link.
 
     Args:
         path: a directory, which is made.
-
-    Raises:
-        UsageError: it cannot.
     """
     trial = path / f"_check.{uuid.uuid4().hex[:8]}"
+    takes = (
+        "It takes one on which this user may write, a directory is renamed in one step, and files have hard links (a "
+        "local disk, NFS, Lustre; not SMB, FAT, or most object stores that are mounted)"
+    )
+    what = f"{what} {path}: the file system cannot do what exactly-once needs there"
     try:
-        (trial / "one").mkdir(parents=True)
-        (trial / "one" / "file").write_text("")
-        os.link(trial / "one" / "file", trial / "link")
-        with suppress(FileExistsError):
+        with refused(what, takes, (_Replaces, OSError)):
+            (trial / "one").mkdir(parents=True)
+            (trial / "one" / "file").write_text("")
             os.link(trial / "one" / "file", trial / "link")
-            raise OSError(errno.ENOTSUP, "a hard link takes the place of a file that is there")
-        (trial / "two").mkdir()
-        (trial / "two" / "file").write_text("")
-        with suppress(OSError):
-            (trial / "one").rename(trial / "two")
-            raise _Replaces
-        (trial / "one").rename(trial / "three")
-    except (_Replaces, OSError) as error:
-        raise UsageError(
-            f"{what} {path}: the file system cannot do what exactly-once needs there: {error}. It takes one on which "
-            "this user may write, a directory is renamed in one step, and files have hard links (a local disk, NFS, "
-            "Lustre; not SMB, FAT, or most object stores that are mounted)"
-        ) from error
+            with suppress(FileExistsError):
+                os.link(trial / "one" / "file", trial / "link")
+                raise OSError(errno.ENOTSUP, "a hard link takes the place of a file that is there")
+            (trial / "two").mkdir()
+            (trial / "two" / "file").write_text("")
+            with suppress(OSError):
+                (trial / "one").rename(trial / "two")
+                raise _Replaces
+            (trial / "one").rename(trial / "three")
     finally:
         shutil.rmtree(trial, ignore_errors=True)
 

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.storage.directories import (
     check_store,
     make,
@@ -268,24 +268,20 @@ class Folder:
             self.store.remove(self._prefix + name)
 
     def check(self, what: str) -> None:
-        """Check whether the store can do what is relied on here.
+        """Refuse a store that cannot do what is relied on here.
 
         Args:
             what: it is, for the message.
-
-        Raises:
-            UsageError: it cannot.
         """
         trial = f"_check.{uuid.uuid4().hex}"
-        try:
+        takes = (
+            "It takes a store in which this process may read, write, list and delete, with keys from the environment "
+            "(AWS_ACCESS_KEY_ID, …) or from Spark's settings"
+        )
+        with refused(f"{what} {self}", takes, StoreError):
             self.store.get(self._prefix + trial, soon=True)  # it is not there, or nobody answers
             created = [self.store.create(self._prefix + trial, b"{}") for _ in range(2)]
             self.store.delete([self._prefix + trial])
-        except StoreError as error:
-            raise UsageError(
-                f"{what} {self}: {error}. It takes a store in which this process may read, write, list and delete, "
-                "with keys from the environment (AWS_ACCESS_KEY_ID, …) or from Spark's settings"
-            ) from error
         if created != [True, False]:
             raise UsageError(
                 f"{what} {self}: the store writes over a file that is there though it is asked not to "
@@ -375,13 +371,8 @@ def _opened(location: str, settings: Mapping[str, str]) -> _Store:
 
 @cache  # tasks open the same one again and again
 def _connected(location: str, settings: tuple[tuple[str, str], ...]) -> _Store:
-    try:
-        store: _Store = cast(Any, open_store(_S3A.sub("s3://", location), settings=dict(settings)))
-    except RefusedError as error:
-        raise UsageError(
-            f"{location}: {error}. It takes a path, or a URL such as s3a://bucket/prefix, gs://… or abfs://…"
-        ) from error
-    return store
+    with refused(location, "It takes a path, or a URL such as s3a://bucket/prefix, gs://… or abfs://…", RefusedError):
+        return cast(_Store, open_store(_S3A.sub("s3://", location), settings=dict(settings)))
 
 
 def _encoded(content: Any) -> bytes:
@@ -396,13 +387,10 @@ def is_table_of(table: Folder, query: str) -> bool:
 
 
 def claim_table(table: Folder, query: str, what: str) -> None:
-    """Take a table with a folder for each epoch for a query, unless another one has it.
+    """Take a table with a folder for each epoch for a query, or refuse one that another query has.
 
     Args:
         what: it has, for the message.
-
-    Raises:
-        UsageError: another query's epochs, which have the same numbers, would be taken for published.
     """
     if not is_table_of(table, query):
         raise UsageError(

@@ -13,13 +13,14 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.storage.directories import local_path
 from spark_client.storage.folder import STORES, Folder
 from tracker.store import FileStore, RefusedError
@@ -58,12 +59,12 @@ class Place:
             if options:
                 raise UsageError(f"storage_options are for a URL such as s3://bucket/path; {text!r} is a local path")
             return cls(text, DirectoryStore(local_path(text, "the snapshots' directory")))
-        try:
+        if not options and urlsplit(text).scheme in STORES:
+            with suppress(RefusedError):
+                return cls(text, ForeignStore(text, {}))
+            return cls(text, Folder(text).store)
+        with refused(text, errors=RefusedError):
             return cls(text, ForeignStore(text, options or {}))
-        except RefusedError as error:
-            if not options and urlsplit(text).scheme in STORES:
-                return cls(text, Folder(text).store)
-            raise UsageError(f"{text}: {error}") from error
 
     def snapshots(self) -> list[str]:
         """Return the names of the snapshots that were begun."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.storage.folder import STORES, Folder
 from tracker.store.address import lend
 
@@ -154,17 +154,12 @@ def journal_beside(checkpoint: str, job: str, settings: Mapping[str, str] | None
 
 
 def _embed(journal: str) -> str:
-    try:
+    here = f"without the address of a service this process runs the tracker, in {journal}"
+    with refused(here, "pip install 'substream-tracker[server]'", ModuleNotFoundError):
         # Loaded when used: where a service runs, no server is installed.
         from tracker.embedded import JournalError, embed
-    except ModuleNotFoundError as missing:
-        raise UsageError(
-            f"without the address of a service this process runs the tracker, in {journal}, and {missing.name} is "
-            "missing: pip install 'substream-tracker[server]'"
-        ) from missing
     try:
-        return embed(journal)
-    except ValueError as error:
-        raise UsageError(f"the tracker's journal {journal!r}: {error}") from error
+        with refused(f"the tracker's journal {journal!r}", errors=ValueError):
+            return embed(journal)
     except (JournalError, OSError) as error:
         raise TrackingError(f"the tracker's journal {journal!r}: {error}") from error

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER, ColumnOrName, column, is_utf8, named, quoted, resolve
+from spark_client.columns import TRACKER, ColumnOrName, check_types, column, is_utf8, named, quoted, resolve
 from spark_client.errors import TrackingError, UsageError
 from spark_client.spark_internals.errors import has_text
 from spark_client.spark_internals.plans import is_plain
@@ -137,12 +137,12 @@ def partition_within(df: DataFrame, value: ColumnOrName, partitions: Sequence[in
         value: the column of the partition's number.
         what: has declared them, for messages.
     """
-    kind = resolve(df, value, what).dataType
+    field = resolve(df, value, what)
     sql = _sql(df, value)
     called = _called(df, value) if sql else "the partition"
     if not isinstance(partitions, range):
-        if not isinstance(kind, T.StringType):
-            raise UsageError(f"{what}: its partitions have names, and the column is {kind.simpleString()}: cast it")
+        reason = "and its partitions have names: cast it"
+        check_types([field], lambda kind: isinstance(kind, T.StringType), what, reason)
         names = ", ".join("'" + str(each).replace("\\", "\\\\").replace("'", "\\'") + "'" for each in partitions)
         fault = f"{called} is none of the partitions that the front declares"
         return Condition(column(value).isin(*partitions), fault, sql and f"{sql} in ({names})")

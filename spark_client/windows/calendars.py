@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, resolve
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_kind
 from spark_client.windows import eventtime
 from spark_client.windows.eventtime import DAY, instant_of, is_known_zone, is_zone, midnight_of
 from spark_client.windows.lengths import Length, TimedRows
@@ -91,10 +91,7 @@ def calendar(length: str, zone: str | Column | None = None, *, first: str | None
             "'1 day'. Hours have a fixed length: window=('time', '1 hour')"
         )
     number, unit = int(match[1]), match[2]
-    if zone is not None and not isinstance(zone, str | Column):
-        raise UsageError(
-            f"calendar: zone={zone!r} is no name such as 'Europe/Berlin', and no column such as F.col('z')"
-        )
+    check_kind("calendar: zone", zone, str | Column | None, "give a name, 'Europe/Berlin', or a column, F.col('z')")
     names = _WEEKDAYS if unit == "week" else () if unit == "day" else _MONTHS
     if first is not None and str(first).lower() not in names:
         takes = (

@@ -110,8 +110,7 @@ def declare(
     length = window[1] if isinstance(window[1], Length) else FixedLength(window[1])
     time = length.dated(df, window[0])
     kind = resolve(df, time, "window").dataType.simpleString()
-    if kind not in eventtime.TIMES:
-        raise UsageError(f"window={time!r}: a time is a timestamp, a timestamp_ntz or a date, not {kind}")
+    eventtime.check_kind_of("window", time, kind)
     if kind == eventtime.WALL:
         eventtime.check_session(df.sparkSession, f"window={time!r}")
     offset = window[2] if len(window) == 3 else None
@@ -123,20 +122,25 @@ def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Colu
     """Return the name, the type and the text of a column whose values name something."""
     field = resolve(df, value, what)
     name, kind = field.name, field.dataType.simpleString()
-    if kind == INSTANT:
-        raise UsageError(
-            f"{what}={value!r} is a timestamp, whose text depends on the session's time zone, and two instants share "
-            f"one when clocks are put back: give F.unix_micros({name!r}), a timestamp_ntz, a date or a text"
-        )
-    if " collate " in kind:
-        raise UsageError(
-            f"{what}={value!r} is {kind}: the tracker compares names by their bytes, and Spark by that collation. "
-            f"Give an expression that is the same for equal names: F.lower({name!r}).cast('string'), for example, or "
-            f"F.collate({name!r}, 'UTF8_BINARY')"
-        )
-    if kind.startswith(("struct<", "array<", "map<", "variant", "void", "geo")):
-        raise UsageError(
-            f"{what}={value!r} is {kind}: a name is one value with a text of its own. Give "
-            f"F.to_json({name!r}) with an alias, for example, or a column for each field"
-        )
+    faults = [
+        (
+            kind == INSTANT,
+            "whose text depends on the session's time zone, and two instants share one when clocks are put back: give "
+            f"F.unix_micros({name!r}), a timestamp_ntz, a date or a text",
+        ),
+        (
+            " collate " in kind,
+            "and the tracker compares names by their bytes, and Spark by that collation. Give an expression that is "
+            f"the same for equal names: F.lower({name!r}).cast('string'), for example, or F.collate({name!r}, "
+            "'UTF8_BINARY')",
+        ),
+        (
+            kind.startswith(("struct<", "array<", "map<", "variant", "void", "geo")),
+            f"and a name is one value with a text of its own. Give F.to_json({name!r}) with an alias, for example, or "
+            "a column for each field",
+        ),
+    ]
+    for found, fault in faults:
+        if found:
+            raise UsageError(f"{what}={value!r} is a {kind}, {fault}")
     return name, kind, text_of(column(value), kind)

@@ -9,6 +9,7 @@ may lie far outside what Python's datetime holds.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Final
@@ -22,7 +23,8 @@ from spark_client.errors import UsageError
 INSTANT: Final = "timestamp"
 WALL: Final = "timestamp_ntz"
 DATE: Final = "date"
-TIMES: Final = (INSTANT, WALL, DATE)  #: the types of columns that windows may be over, as Spark calls them
+MOMENTS: Final = (INSTANT, WALL)
+TIMES: Final = (*MOMENTS, DATE)  #: the types of columns that windows may be over, as Spark calls them
 
 LIMIT: Final = 2**61  #: end times lie within this many microseconds of 1970: some 73,000 years
 DAY: Final = 86_400_000_000
@@ -39,15 +41,24 @@ def check_session(spark: SparkSession, what: str) -> None:
 
     Args:
         what: is over a wall clock, for the message.
-
-    Raises:
-        UsageError: its intervals are those of Spark 3.1.
     """
     if str(spark.conf.get(_OLD_INTERVALS, "false")).lower() == "true":
         raise UsageError(
             f"{what} is over a timestamp_ntz, which this package counts by Spark's intervals of days and seconds: set "
             f"{_OLD_INTERVALS} to false"
         )
+
+
+def check_kind_of(what: str, time: object, kind: str, taken: Sequence[str] = TIMES, why: str = "") -> None:
+    """Refuse a time whose type is none of those that something takes.
+
+    Args:
+        time: the column as it was given, for the message.
+        taken: of `TIMES`.
+        why: ends the message.
+    """
+    if kind not in taken:
+        raise UsageError(f"{what}={time!r} is {kind}: a time is a {' or a '.join(taken)}{why}")
 
 
 def micros(time: Column, kind: str) -> Column:

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column, resolve, session_zone
+from spark_client.columns import ColumnOrName, check_types, column, resolve, session_zone
 from spark_client.errors import UsageError
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows import durations, eventtime
@@ -109,10 +109,9 @@ class Length(ABC):
         """
         if not isinstance(self.zone, Column):
             return None
-        if not isinstance(resolve(df, self.zone, "zone").dataType, T.StringType):
-            raise UsageError(
-                f"calendar: zone={self.zone!r} is no text: give names of time zones, such as 'Europe/Berlin'"
-            )
+        reason = "which is no text: give names of time zones, such as 'Europe/Berlin'"
+        fields = [resolve(df, self.zone, "zone")]
+        check_types(fields, lambda kind: isinstance(kind, T.StringType), "calendar: zone", reason)
         return self.zone
 
 

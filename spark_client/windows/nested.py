@@ -20,7 +20,7 @@ from spark_client.errors import UsageError
 from spark_client.windows import durations
 from spark_client.windows.calendars import Calendar, CalendarRule, rule_of
 from spark_client.windows.durations import Duration
-from spark_client.windows.eventtime import DATE, DAY
+from spark_client.windows.eventtime import DAY, MOMENTS, check_kind_of
 from spark_client.windows.lengths import Length, TimedRows
 from spark_client.windows.substreams import (
     COMPLETENESS,
@@ -53,8 +53,7 @@ class Nested(Length):
         return next((zone for zone in zones if isinstance(zone, Column)), None)
 
     def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
-        if rows.kind == DATE:
-            raise UsageError(f"{self}: {rows.time!r} is a date: give a timestamp, F.col('day').cast('timestamp')")
+        check_kind_of(str(self), rows.time, rows.kind, MOMENTS, ": F.col('day').cast('timestamp')")
         levels = levels_of(rows.df, self, rows.kind, rows.offset_micros, rows.what)
         rows.offset_within(levels[-1].length, levels[-1].label)
         zones = {

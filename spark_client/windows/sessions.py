@@ -26,7 +26,7 @@ from spark_client.errors import UsageError
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows import durations, eventtime
 from spark_client.windows.durations import Duration
-from spark_client.windows.eventtime import DATE
+from spark_client.windows.eventtime import MOMENTS, check_kind_of
 from spark_client.windows.fixed import Fixed
 from spark_client.windows.lengths import Length, TimedRows
 from spark_client.windows.substreams import (
@@ -66,8 +66,7 @@ class Session(Length):
             raise UsageError(
                 "session: sessions begin with their first row, so there is no offset: window=('at', session(…))"
             )
-        if rows.kind == DATE:
-            raise UsageError(f"session: {time!r} is a date, which has no gaps below a day: give a timestamp")
+        check_kind_of("session", time, rows.kind, MOMENTS, ", since a date has no gaps below a day")
         if not is_plain(rows.df, time):
             raise UsageError(
                 f"session: {time!r} is an expression, and a release needs the time as a column: give the rows one, "
@@ -87,15 +86,11 @@ class Session(Length):
         if self.step is None:
             return gap, gap if gap % 2 else gap // 2
         step = durations.length(spark, self.step, "session: step")
-        if gap // step > _MOST:
+        if gap % step or gap // step > _MOST:
             raise UsageError(
-                f"session({self.gap!r}, step={self.step!r}): each row would be an element of {gap // step + 1} "
-                f"stretches of time at the tracker: give a step that is no less than the {_MOST}th part of the gap"
-            )
-        if gap % step:
-            raise UsageError(
-                f"session({self.gap!r}, step={self.step!r}): the gap has to be a multiple of the step: give a half, a "
-                "third, a tenth of it, or the gap itself"
+                f"session({self.gap!r}, step={self.step!r}): the gap has to be a multiple of the step, at most {_MOST} "
+                "times as long, since each row is an element of as many stretches of time at the tracker, and one "
+                "more: give a half, a third, a tenth of it, or the gap itself"
             )
         return gap, step
 

@@ -219,7 +219,7 @@ def test_sinks_are_checked_when_their_query_starts(
         (Tables(never, Table("t", key=["tenant", "airport"])), "table t: key='airport' is not a column of the rows"),
         (Tables(never, "s", Table("t", key=["window"])), "table t: key='window' is not a column of the rows"),
         (Tables(never, "t", shard="airport"), "table t: shard='airport' is not a column of the rows"),
-        (Tables(never, Table("t", rows=lambda r: r.withColumn("window_end", F.lit(1)))), "cannot be told apart"),
+        (Tables(never, Table("t", rows=lambda r: r.withColumn("window_end", F.lit(1)))), "cannot tell the columns"),
         (Topic("t", "nowhere:1", ["airport"]), "key='airport' is not a column of the rows"),
     ]
     tracking = Tracking(spark, job, tracker.address)

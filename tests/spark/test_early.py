@@ -386,7 +386,7 @@ class Plain:
                 lambda: None,  # type: ignore[arg-type, return-value]
                 Table("daily", key=["tenant"], rows=lambda rows: rows.drop("as_of")),
             ),
-            "early results need the column 'as_of'",
+            "early results: column='as_of' is not a column",
         ),
         (Topic("daily", "localhost:1", ["tenant", "as_of"]), "key='as_of' differs"),
     ],

@@ -106,7 +106,7 @@ def test_a_range_of_events_and_the_substreams_as_they_stand_are_tables(
     [
         ({}, 'needs .option\\("job"'),
         ({"job": "x", "colour": "red"}, "knows no option 'colour'"),
-        ({"job": "x", "kinds": "Finished"}, "kind 'Finished' is not one of Ended"),
+        ({"job": "x", "kinds": "Finished"}, "kind='Finished': give 'Ended'"),
         ({"job": "x", "starting_seq": "soon"}, "give earliest, latest or a number"),
     ],
 )

@@ -246,7 +246,7 @@ def test_partitions_are_given_with_their_number_or_names(partition: Any, partiti
 
 def test_partitions_with_names_are_texts(spark: SparkSession, feed: Feed) -> None:
     hours: Any = {"window": ("ts", "1 hour"), "front": Frontier("1 hour", "part", ["a", "b"])}
-    with pytest.raises(UsageError, match="its partitions have names, and the column is int: cast it"):
+    with pytest.raises(UsageError, match="is int, and its partitions have names: cast it"):
         Tracking(spark, "named", "127.0.0.1:1").source(feed.stream(spark), "in", **hours)
 
 

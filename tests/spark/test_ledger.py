@@ -207,5 +207,5 @@ def test_a_path_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path
     with pytest.raises(UsageError, match="is not a directory: give the one of"):
         ledger(spark, tmp_path / "receipts")
     (tmp_path / "receipts").mkdir()
-    with pytest.raises(UsageError, match="is not there: give the path of a table"):
+    with pytest.raises(UsageError, match="is not a directory: give the path of a table"):
         ledger(spark, tmp_path / "receipts", [tmp_path / "cp" / "late"])

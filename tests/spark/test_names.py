@@ -221,5 +221,5 @@ def test_statements_take_columns_of_any_name(placeholder: str) -> None:
         assert (statement % tuple(["v"] * len(names))).startswith(f"insert into results ({columns}) values (v, v, ")
     else:
         assert statement.startswith(f"insert into results ({columns}) values (?, ?, ")
-    with pytest.raises(UsageError, match="parameters are written '%s' or '\\?'"):
+    with pytest.raises(UsageError, match="give '%s' or '\\?'"):
         Tables(lambda: None, "results", placeholder=":1")  # type: ignore[arg-type, return-value]

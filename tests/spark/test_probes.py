@@ -95,5 +95,5 @@ def test_rows_of_no_substream_fail_the_batch_and_say_why(
 
 
 def test_a_way_that_does_not_exist_is_refused(spark: SparkSession, tracker: Server, job: str) -> None:
-    with pytest.raises(UsageError, match="either 'driver' or 'executors'"):
+    with pytest.raises(UsageError, match="give 'driver' or 'executors'"):
         Tracking(spark, job, tracker.address, probe="somewhere")  # type: ignore[arg-type]

@@ -222,7 +222,7 @@ def test_an_unchanged_release_needs_no_mapping(it: Job) -> None:
             None,
             "substreams that the state does not have: .* of the scope 'new'",
         ),
-        (lambda _: None, None, "mapping has to return a DataFrame, and has returned None"),
+        (lambda _: None, None, "the result of mapping is None: give a function"),
     ],
 )
 def test_what_a_mapping_makes_is_checked_before_anything_is_made(
@@ -547,9 +547,9 @@ def test_the_newest_are_kept_and_a_half_written_one_is_not_taken(taken: tuple[Jo
     assert [each.name[:15] for each in snapshots.all()] == ["snapshot-000002", "snapshot-000001"]
     assert snapshots.newest().manifest["job"] == "taken"
     for bad in (0, -1, True, "2"):
-        with pytest.raises(UsageError, match="how many snapshots are kept, 1 at least"):
+        with pytest.raises(UsageError, match="give a whole number, 1 or more"):
             Snapshots(place, keep=bad)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="either 'parquet' or 'delta'"):
+    with pytest.raises(UsageError, match="give 'parquet' or 'delta'"):
         Snapshots(place, format="orc")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"storage_options are for a URL"):
         Snapshots(place, storage_options={"key": "x"})

@@ -33,7 +33,7 @@ def tracking(spark: SparkSession, tracker: Server, job: str) -> Any:
         ({}, "either window=.* or substream="),
         ({"window": ("ts", "1 hour"), "substream": "kind"}, "not both"),
         ({"window": ("when", "1 hour")}, "window='when' is not a column of the rows, which have: row_id, ts"),
-        ({"window": ("kind", "1 hour")}, "a time is a timestamp, a timestamp_ntz or a date, not string"),
+        ({"window": ("kind", "1 hour")}, "is string: a time is a timestamp or a timestamp_ntz or a date"),
         ({"window": ("ts", "1 month")}, "months and years have no fixed length"),
         ({"window": ("ts", "soon")}, "Spark does not parse it as an interval"),
         ({"window": ("ts", "1 hour", "1 hour")}, "offset '1 hour' is not shorter than the window"),
@@ -136,7 +136,7 @@ def test_an_output_that_is_not_one(tracking: Tracking, spark: SparkSession, feed
         released.writeStream.start(tmp_path / "out")
     with pytest.raises(UsageError, match="path"):
         released.writeStream.option("checkpointLocation", "hdfs://name/cp").start(tmp_path / "out")
-    with pytest.raises(UsageError, match="writes parquet"):
+    with pytest.raises(UsageError, match="format='kafka': give 'parquet'"):
         released.writeStream.format("kafka")
     with pytest.raises(UsageError, match="go to a channel"):
         source.writeStream.format("parquet")
@@ -170,7 +170,7 @@ def test_watermarks_that_cannot_move(tracking: Tracking, spark: SparkSession, fe
         tracking.with_watermark(source, "ts", "windows")
     with pytest.raises(UsageError, match="'windows' for window"):
         tracking.with_watermark(source, "ts", "10 minutes")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="a timestamp is needed"):
+    with pytest.raises(UsageError, match="a time is a timestamp"):
         tracking.with_watermark(source, "kind", "windows")
 
 
