@@ -5,11 +5,12 @@ producer that is meant. This module only knows words.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from spark_client.errors import TrackingError
-from tracker.client import TrackerUnavailable
+from tracker.client import TrackerError, TrackerUnavailable
 from tracker.contract.refusal import Refusal
 
 #: How a job is started again from the beginning, where checkpoints and tracker no longer match.
@@ -73,6 +74,15 @@ def advice(reason: str, message: str, job: str, options: str) -> str:
 def is_away(error: Exception) -> bool:
     """Return whether a call has failed since the tracker cannot be reached; the error may be `explained`."""
     return isinstance(error, TrackerUnavailable) or isinstance(error.__cause__, TrackerUnavailable)
+
+
+@contextmanager
+def explaining(job: str = "", options: str = "") -> Iterator[None]:
+    """Raise what the tracker refuses, or that it cannot be reached, as `explained` has it."""
+    try:
+        yield
+    except (TrackerError, TrackerUnavailable) as error:
+        raise explained(error, job, options) from error
 
 
 def explained(error: Exception, job: str = "", options: str = "") -> TrackingError:

@@ -91,9 +91,6 @@ def session_zone(df: DataFrame) -> str:
 def bytewise(df: DataFrame, value: ColumnOrName) -> Column:
     """Return a column of an identity, for a hash: equal texts of a collation may be different bytes, and so different
     rows.
-
-    Raises:
-        UsageError: Spark cannot resolve it.
     """
     kind = resolve(df, value, "identity").dataType.simpleString()
     return F.collate(column(value), "UTF8_BINARY") if " collate " in kind else column(value)
@@ -132,11 +129,7 @@ def fold(spark: SparkSession) -> Callable[[str], str]:
 
 
 def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
-    """Return the field that a column gives on these rows.
-
-    Raises:
-        UsageError: Spark cannot resolve it.
-    """
+    """Return the field that a column gives on these rows."""
     try:
         return df.select(column(value)).schema.fields[0]
     except Exception as error:
@@ -206,9 +199,6 @@ def schema_of(given: T.StructType | str, what: str) -> T.StructType:
 
     Args:
         what: it is for, at the beginning of the message.
-
-    Raises:
-        UsageError: it is none, or has no columns.
     """
     with refused(f"{what}: {given!r} is no schema, such as 'p50 double, p99 double'"):
         schema = given if isinstance(given, T.StructType) else T.StructType.fromDDL(given)

@@ -29,9 +29,6 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
 
     Args:
         value: an `Aggregate`, or a column such as ``F.avg("delay")``.
-
-    Raises:
-        UsageError: it cannot be taken in parts, or Spark's column does not show over what it is.
     """
     if isinstance(value, Aggregate):
         _field(rows, name, value.native)
@@ -87,11 +84,7 @@ _WITH_CLAUSE: Final = re.compile(r"\)\s*(filter\s*\(|over\s*\(|as\s)|\(\s*distin
 
 
 def _fitting(name: str, aggregate: Aggregate, rows: DataFrame) -> Aggregate:
-    """Return the aggregate for the type of what it is over on these rows.
-
-    Raises:
-        UsageError: Spark cannot take it in parts, or keep the parts, over this type.
-    """
+    """Return the aggregate for the type of what it is over on these rows."""
     if aggregate.combined is not None:
         aggregate = _united(aggregate, [_fitting(name, each, rows) for each in aggregate.combined[1]], rows)
     if aggregate.for_type is not None and aggregate.over is not None:

@@ -78,11 +78,7 @@ class Assembly:
     places: Places = field(default_factory=Places)
 
     def plan(self, writer: TrackedWriter | SeveralWriter, checkpoint: Folder) -> QueryPlan:
-        """Return the plan of the query that a writer describes.
-
-        Raises:
-            UsageError: something does not fit, or cannot be written.
-        """
+        """Return the plan of the query that a writer describes."""
         if writer.to_late is not None:
             check_sink(writer.to_late, LATE_SCHEMA, self.spark)
         if isinstance(writer, TrackedWriter):
@@ -143,11 +139,7 @@ class Assembly:
         )
 
     def query(self, writer: TrackedWriter | SeveralWriter, plan: QueryPlan) -> tuple[FunctionQuery, Start]:
-        """Make the query that a writer describes, and what starts it. The job is defined already.
-
-        Raises:
-            UsageError: something does not fit.
-        """
+        """Make the query that a writer describes, and what starts it. The job is defined already."""
         rows, checkpoint = writer.rows, plan.checkpoint
         check_zone(rows)
         _warn_of_no_front(rows)
@@ -178,9 +170,6 @@ class Assembly:
     def elsewhere(self, writer: TrackedWriter | SeveralWriter, plan: QueryPlan) -> tuple[QueryElsewhere, Start]:
         """Make the query that a writer describes, and what starts it where its batches run on a server. The job is
         defined already.
-
-        Raises:
-            UsageError: something does not fit.
         """
         if plan.seals:
             refuse_elsewhere(self.spark, "option('seal')")
@@ -201,9 +190,6 @@ class Assembly:
 
         Args:
             reads: the streams that it is made of.
-
-        Raises:
-            UsageError: something does not fit.
         """
         for rows in reads:
             check_zone(rows)
@@ -272,11 +258,7 @@ def state_segment(release: ReleasePlan) -> str:
 
 
 def check_zone(rows: Readable) -> None:
-    """Refuse a time zone under which rows belong elsewhere than when their source was declared.
-
-    Raises:
-        UsageError: it has changed.
-    """
+    """Refuse a time zone under which rows belong elsewhere than when their source was declared."""
     declared_in, now = rows.plan.input.rule.zone, session_zone(rows.df)
     if isinstance(rows.plan.input, Source) and declared_in not in (None, now):
         raise UsageError(

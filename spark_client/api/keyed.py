@@ -87,11 +87,7 @@ def schema_of(keyed: KeyedPlan, rows: Readable) -> T.StructType:
 
 
 def declared(stream: TrackedStream, processor: Any, schema: T.StructType | str) -> KeyedResults:
-    """Declare keyed state.
-
-    Raises:
-        UsageError: something does not fit, or this Spark does not have it.
-    """
+    """Declare keyed state."""
     source = stream.readable.plan.input
     until = (
         "It has transformWithState for rows in Python. Until you upgrade, keep the rows and make the results at the "

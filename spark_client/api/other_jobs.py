@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from spark_client.advice import explained
+from spark_client.advice import explaining
 from spark_client.errors import TrackingError, UsageError
 from spark_client.fronts.results_of import Incomplete, ReceiptCounts, ResultsOf
 from spark_client.runtime.batches import batch_in_hand
-from tracker.client import Credentials, Ended, TrackerClient, TrackerError, TrackerUnavailable
+from tracker.client import Credentials, Ended, TrackerClient
 
 _LOOK_EVERY: Final = 0.2  #: seconds between two looks at receipts
 
@@ -60,11 +60,8 @@ def wait_for_end(
     """
     _refuse_own(job, segment)
     given = Credentials.from_environment() if credentials is None else credentials
-    try:
-        with TrackerClient(server, credentials=given) as client:
-            ended = client.wait_for_end(job, segment, scope, name, end_time, timeout)
-    except (TrackerError, TrackerUnavailable) as error:
-        raise explained(error, job) from error
+    with explaining(job), TrackerClient(server, credentials=given) as client:
+        ended = client.wait_for_end(job, segment, scope, name, end_time, timeout)
     how = "drained" if ended.by_drain and str(ended.reason) == "COMPLETE" else str(ended.reason)
     if how != "COMPLETE" and how not in accept:
         raise TrackingError(

@@ -50,9 +50,6 @@ class Places:
         Args:
             plan: of the query, with those beside it.
             read: what its source reads: a purpose, and a path, a URI or a pattern of paths.
-
-        Raises:
-            UsageError: two directories collide.
         """
         checkpoint = _path(plan.checkpoint)
         own = [Place("checkpointLocation", checkpoint), *_places(plan)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from spark_client.api.refusals import check_option, check_trigger
 from spark_client.destinations.sink import Sink, check_writes
@@ -13,35 +14,29 @@ from spark_client.errors import UsageError
 W = TypeVar("W", bound="QueryOptions")
 
 
-def _path(key: str, value: Any) -> str:
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        raise UsageError(f"option({key!r}, {value!r}): takes a path")
-    return os.fspath(value)
+class _Kind(NamedTuple):
+    """Kind of an option: how a value is spelled, None if it is none of this kind; and what it takes."""
+
+    spell: Callable[[Any], str | None]
+    takes: str
 
 
-def _boolean(key: str, value: Any) -> str:
-    if str(value).lower() not in ("true", "false"):
-        raise UsageError(f"option({key!r}, {value!r}): takes True or False")
-    return str(value).lower()
+_PATH: Final = _Kind(lambda value: os.fspath(value) if isinstance(value, str | os.PathLike) else None, "a path")
+_BOOLEAN: Final = _Kind(
+    lambda value: str(value).lower() if str(value).lower() in ("true", "false") else None, "True or False"
+)
+_COUNT: Final = _Kind(
+    lambda value: str(int(value)) if re.fullmatch("0*[1-9][0-9]*", str(value)) else None, "a whole number, 1 or more"
+)
 
-
-def _count(key: str, value: Any) -> str:
-    try:
-        if isinstance(value, bool | float) or int(value) < 1:
-            raise ValueError
-    except (ValueError, TypeError):
-        raise UsageError(f"option({key!r}, {value!r}): takes a whole number, 1 or more") from None
-    return str(int(value))
-
-
-#: The options that are not Spark's writer's: each as it is spelled, with the function that checks and spells its value.
-OWN: Final[Mapping[str, Callable[[str, Any], str]]] = {
-    "checkpointLocation": _path,
-    "path": _path,
-    "late_path": _path,
-    "early_path": _path,
-    "compact_from": _count,
-    "seal": _boolean,
+#: The options that are not Spark's writer's, each as it is spelled.
+OWN: Final[Mapping[str, _Kind]] = {
+    "checkpointLocation": _PATH,
+    "path": _PATH,
+    "late_path": _PATH,
+    "early_path": _PATH,
+    "compact_from": _COUNT,
+    "seal": _BOOLEAN,
 }
 _SPELLED: Final = {name.lower().replace("_", ""): name for name in OWN}
 
@@ -82,10 +77,12 @@ class QueryOptions:
         """
         check_option(key, value)
         own = spelled(key)
-        if own in OWN:
-            self.options_given[own] = OWN[own](own, value)
-        else:
+        if own not in OWN:
             self.options_given[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        elif text := OWN[own].spell(value):
+            self.options_given[own] = text
+        else:
+            raise UsageError(f"option({own!r}, {value!r}): takes {OWN[own].takes}")
         return self
 
     def options(self: W, **options: Any) -> W:

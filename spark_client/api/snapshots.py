@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from spark_client.advice import explained
+from spark_client.advice import explaining
 from spark_client.api.released import Released
 from spark_client.api.session import Tracking
 from spark_client.api.writer import Starter
@@ -34,7 +34,7 @@ from spark_client.storage.folder import Folder
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substreams
-from tracker.client import DrainMode, DrainState, JobStatus, TrackerError, TrackerUnavailable
+from tracker.client import DrainMode, DrainState, JobStatus
 
 SnapshotFormat: TypeAlias = Literal["parquet", "delta"]
 
@@ -55,10 +55,8 @@ def at_rest(tracking: Tracking, timeout: float | None) -> AbstractContextManager
         TrackingError: the tracker cannot be reached, or a query has failed.
         TimeoutError: it did not come to rest in time.
     """
-    try:
+    with explaining():
         status = tracking.client.job(tracking.job)
-    except (TrackerError, TrackerUnavailable) as error:
-        raise explained(error) from error
     drain = status.drain
     done = drain.state is DrainState.DRAINED and drain.mode is DrainMode.HAND_OVER
     own = status.spec.deployment == tracking.deployment
@@ -333,11 +331,9 @@ class Snapshot:
                 f"the snapshot is of job {self.manifest['job']!r}, and this is job {tracking.job!r}: declare the "
                 "release in a Tracking of that job"
             )
-        try:
+        with explaining():
             log_id = EventLogs(tracking.client, tracking.job).newest().log_id
             status = tracking.client.job(tracking.job)
-        except (TrackerError, TrackerUnavailable) as error:
-            raise explained(error) from error
         if log_id != self.manifest["log_id"]:
             raise TrackingError(
                 f"LOG_CHANGED: the job's log is {log_id!r}, and was {self.manifest['log_id']!r} when {self.name} was "
@@ -383,11 +379,9 @@ def _is_restored(target: Folder, mark: Mapping[str, Any]) -> bool:
 
 
 def _substreams(tracking: Tracking) -> DataFrame:
-    try:
+    with explaining():
         found = tracking.client.substreams(tracking.job)
         rows = [row for status in found for row in substream_rows(status, ())]
-    except (TrackerError, TrackerUnavailable) as error:
-        raise explained(error) from error
     return tracking.spark.createDataFrame(rows, SUBSTREAM_SCHEMA).coalesce(1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final, cast
 
@@ -140,31 +140,28 @@ class ReaderOptions:
             after, log_id = page.last_seq, page.log_id
 
 
-class explained:  # noqa: N801 - reads as a statement
-    """Advice added to the refusals that a reader meets."""
+_ADVICE: Final[Mapping[str, str]] = {
+    "UNKNOWN_JOB": "start a tracked query first, or define the job; check the option 'job' and the server",
+    "LOG_CHANGED": "the job was deleted, or its journal was lost or restored from a backup, so this checkpoint's "
+    "place in it means nothing: start the query with a new checkpoint",
+    "EVENTS_EXPIRED": "the query was stopped for longer than the job's retention: start it with a new checkpoint "
+    "and take what has ended meanwhile from spark.read.format('tracker').option('what', 'substreams'), or give "
+    "starting_seq. A stream with the option subscription= may be stopped for longer",
+    "SUBSCRIPTION_EXPIRED": "the query was stopped for longer than its subscription's max_away: "
+    "`tracker unsubscribe {job} {subscription!r}`, and start it with a new checkpoint",
+}
 
-    _ADVICE: Final = {
-        "UNKNOWN_JOB": "start a tracked query first, or define the job; check the option 'job' and the server",
-        "LOG_CHANGED": "the job was deleted, or its journal was lost or restored from a backup, so this checkpoint's "
-        "place in it means nothing: start the query with a new checkpoint",
-        "EVENTS_EXPIRED": "the query was stopped for longer than the job's retention: start it with a new checkpoint "
-        "and take what has ended meanwhile from spark.read.format('tracker').option('what', 'substreams'), or give "
-        "starting_seq. A stream with the option subscription= may be stopped for longer",
-        "SUBSCRIPTION_EXPIRED": "the query was stopped for longer than its subscription's max_away: "
-        "`tracker unsubscribe {job} {subscription!r}`, and start it with a new checkpoint",
-    }
 
-    def __init__(self, job: str, subscription: str = "") -> None:
-        self._job = job
-        self._subscription = subscription
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, TrackerError) and error.reason in self._ADVICE:
-            what_to_do = self._ADVICE[error.reason].format(job=self._job, subscription=self._subscription)
-            raise TrackingError(f"{error} (job {self._job!r}: {what_to_do})") from error
+@contextmanager
+def explained(job: str, subscription: str = "") -> Iterator[None]:
+    """Add advice to the refusals that a reader meets."""
+    try:
+        yield
+    except TrackerError as error:
+        if error.reason not in _ADVICE:
+            raise
+        what_to_do = _ADVICE[error.reason].format(job=job, subscription=subscription)
+        raise TrackingError(f"{error} (job {job!r}: {what_to_do})") from error
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -96,11 +96,7 @@ class Channel(ABC):
 
     @property
     def layout(self) -> RowLayout:
-        """Return how the channel's files lay out rows.
-
-        Raises:
-            UsageError: as `description`.
-        """
+        """Return how the channel's files lay out rows."""
         known = self._known()
         return layout_of(Substreams.from_json(known["substreams"]), known.get("told"))
 
@@ -151,11 +147,7 @@ class Channel(ABC):
             raise UsageError(f"channel {self.segment!r}: {why}: leave max_epochs_per_trigger out")
 
     def check_session(self, spark: SparkSession) -> None:  # noqa: B027 - most travel under any settings
-        """Look at the settings under which rows are to be sent or received.
-
-        Raises:
-            UsageError: what is received would not be what was sent.
-        """
+        """Refuse settings under which what is received would not be what was sent."""
 
     @abstractmethod
     def stream(self, spark: SparkSession, max_epochs: int | None) -> DataFrame:
@@ -344,11 +336,7 @@ class Received:
 
     @classmethod
     def of(cls, channel: Channel) -> Received:
-        """Return the rows of a channel that a sender has described.
-
-        Raises:
-            UsageError: none has.
-        """
+        """Return the rows of a channel that a sender has described."""
         _, rule = channel.description()
         return cls(channel, rule, channel.layout if isinstance(channel.layout, DerivedLayout) else None)
 

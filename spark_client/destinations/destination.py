@@ -108,9 +108,6 @@ class Destination(ABC):
 
         Args:
             release: that they are results of; None: they are rows of a stream.
-
-        Raises:
-            UsageError: something could not.
         """
 
     def directories(self) -> Iterator[tuple[str, Folder]]:

@@ -100,9 +100,6 @@ def _rows_of(epochs: DataFrame, folder: Folder, schema: T.StructType) -> DataFra
     Args:
         epochs: ``sender``, ``epoch``: a stream.
         folder: of the channel: with a folder for each sender, and in it one for each epoch.
-
-    Raises:
-        UsageError: columns that tasks in Python cannot read.
     """
     found = epochs.mapInArrow(_Finds(folder), "file string")
     spread = found.repartition(parallelism(epochs.sparkSession))

@@ -126,20 +126,12 @@ class LakeTable(ABC):
             )
 
     def check_early(self, rows: DataFrame) -> None:
-        """Refuse early results that the final ones would not replace; called with none when the query starts.
-
-        Raises:
-            UsageError: there is no key, or one that differs between the two.
-        """
+        """Refuse early results that the final ones would not replace; called with none when the query starts."""
         check_replaced(f"table {self._table}", rows.columns, self._key)
         self.check(rows)
 
     def check_revised(self, rows: DataFrame) -> None:
-        """Refuse results with revisions where one would replace the result that it adds to; called with no rows.
-
-        Raises:
-            UsageError: the key lacks the column ``revision``.
-        """
+        """Refuse results with revisions where one would replace the result that it adds to; called with no rows."""
         check_summed(f"table {self._table}", rows.columns, self._key)
 
     def write(self, rows: DataFrame, query: str, epoch: int, completed: Sequence[Substream] = ()) -> None:

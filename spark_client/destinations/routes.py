@@ -63,11 +63,7 @@ class ChannelDestination(Destination):
 
 
 def check_results(release: ReleasePlan) -> None:
-    """Refuse results that would not be told apart in a channel, or be elements of substreams that are over.
-
-    Raises:
-        UsageError: a release makes such results.
-    """
+    """Refuse results that would not be told apart in a channel, or be elements of substreams that are over."""
     release.rule.require(Ability.CHANNEL, f"release of {release.stream.segment!r}")
     kept = "rows that a release keeps, and what a function makes of results,"
     refused = [

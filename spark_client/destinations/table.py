@@ -215,21 +215,13 @@ class Tables:
         self._write(rows, (query, epoch), early=False)
 
     def check_early(self, rows: DataFrame) -> None:
-        """Refuse early results that the final ones would not replace; called with none when the query starts.
-
-        Raises:
-            UsageError: a table has no key, or one that differs between the two.
-        """
+        """Refuse early results that the final ones would not replace; called with none when the query starts."""
         for table in self._tables:
             check_replaced(f"table {table.name}", table.shape(rows).columns, table.key)
         self._check(rows, early=True)
 
     def check_revised(self, rows: DataFrame) -> None:
-        """Refuse results with revisions where one would replace the result that it adds to; called with no rows.
-
-        Raises:
-            UsageError: a table's key lacks the column ``revision``.
-        """
+        """Refuse results with revisions where one would replace the result that it adds to; called with no rows."""
         for table in self._tables:
             check_summed(f"table {table.name}", table.shape(rows).columns, table.key)
 

@@ -77,11 +77,7 @@ class Topic:
         topics.write(records, self._topic, self._servers, self._options)
 
     def check_early(self, rows: DataFrame) -> None:
-        """Refuse early results that the final ones would not replace.
-
-        Raises:
-            UsageError: the key differs between the two.
-        """
+        """Refuse early results that the final ones would not replace."""
         check_replaced(f"topic {self._topic!r}", self._shaped(rows).columns, self._key)
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:

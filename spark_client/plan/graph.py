@@ -57,11 +57,7 @@ class JobGraph:
         self.segments[segment] = []
 
     def declare_state(self, segment: str) -> None:
-        """Add a segment that stands for the state of a release.
-
-        Raises:
-            UsageError: it is declared twice, or too late, or was not given.
-        """
+        """Add a segment that stands for the state of a release."""
         self.declare(segment)
         self._states.add(segment)
 

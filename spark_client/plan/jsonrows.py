@@ -64,11 +64,7 @@ def from_json(text: Column, schema: T.StructType) -> Column:
 
 
 def check(segment: str, rows: T.StructType) -> None:
-    """Check whether JSON carries all columns of a channel.
-
-    Raises:
-        UsageError: one it does not.
-    """
+    """Check whether JSON carries all columns of a channel."""
     reason = "which JSON does not carry as it is; use strings as keys of maps"
     check_types(rows.fields, _is_carried, f"channel {segment!r}", reason)
 
@@ -78,9 +74,6 @@ def check_session(spark: SparkSession, what: str, rows: T.StructType) -> None:
 
     Args:
         what: the JSON is for, for the message.
-
-    Raises:
-        UsageError: times among the rows would not come back as they were.
     """
     own = (field for field in rows.fields if field.name != TRACKER)
     if str(spark.conf.get(_PARSER, "CORRECTED")).upper() == "LEGACY" and any(

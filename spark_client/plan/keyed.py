@@ -151,9 +151,6 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
     Args:
         stream: whose rows it is about.
         schema: of what it makes.
-
-    Raises:
-        UsageError: something does not fit.
     """
     extends = (
         "give an object of a class of yours that extends spark_client.SubstreamProcessor, which is like Spark's "
@@ -185,9 +182,6 @@ def check_state(name: str, ttl: Any) -> None:
 
     Args:
         ttl: milliseconds after which it would go; None: it stays.
-
-    Raises:
-        UsageError: it does.
     """
     if ttl is not None:
         raise UsageError(

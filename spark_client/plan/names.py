@@ -6,7 +6,7 @@ Names that are data, such as a tenant's, are checked row by row: see `belonging`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,17 +20,19 @@ _JOB: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 def check_job(job: str, deployment: str) -> None:
     """Refuse names that the tracker would refuse when the first query starts."""
-    if not isinstance(job, str) or not _JOB.fullmatch(job):
-        raise UsageError(f"job={str(job)[:140]!r}: a job's name has 1 to 128 letters, digits, '.', '_' or '-'")
-    if not isinstance(deployment, str) or not 1 <= len(deployment) <= 128 or not _encodable(deployment):
-        raise UsageError(f"deployment={str(deployment)[:140]!r}: a deployment's name has 1 to 128 characters")
+    _check("job", job, _JOB.fullmatch, "has 1 to 128 letters, digits, '.', '_' or '-'")
+    _check("deployment", deployment, lambda text: len(text) <= 128, "has 1 to 128 characters")
 
 
 def check_segment(name: str) -> None:
     """Refuse what cannot name a segment, or a front."""
-    if not isinstance(name, str) or not name or not _encodable(name) or len(name.encode()) > _LONGEST or "\0" in name:
-        shown = name[:60] + "…" if isinstance(name, str) and len(name) > 60 else name
-        raise UsageError(f"segment {shown!r}: a segment's name is text of 1 to {_LONGEST} bytes, without NUL")
+    rule = f"is text of 1 to {_LONGEST} bytes, without NUL"
+    _check("segment", name, lambda text: len(text.encode()) <= _LONGEST and "\0" not in text, rule)
+
+
+def _check(what: str, name: object, fits: Callable[[str], object], rule: str) -> None:
+    if not isinstance(name, str) or not name or not _encodable(name) or not fits(name):
+        raise UsageError(f"{what}={str(name)[:140]!r}: a {what}'s name {rule}")
 
 
 def alike(names: Iterable[str], spark: SparkSession) -> list[str]:

@@ -44,9 +44,6 @@ def declare(
     Args:
         keys, aggs, columns, revisions, completeness, on_overflow, early: the user's own arguments of
             `Tracking.release`.
-
-    Raises:
-        UsageError: a column is not there, an aggregate cannot be merged from parts, a name is taken.
     """
     if bool(aggs) == bool(columns) or isinstance(columns, str) or not isinstance(aggs, Mapping | None):
         raise UsageError(
@@ -55,11 +52,8 @@ def declare(
         )
     keys = [keys] if isinstance(keys, str | Column) else keys
     check_choice("on_overflow", on_overflow, "fail", "null")
-    if early is not None and columns:
-        raise UsageError(
-            "release(…, columns=…, early=…): rows that are kept have no key by which the final ones could replace "
-            "early ones: give aggs={…}, or leave early out"
-        )
+    if columns:
+        _check_replaced(early, "rows that are kept have")
     every = None if early is None else durations.not_negative(rows.sparkSession, early, "early")
     rule, belonging = stream.input.rule, stream.input.belonging
     asks = f"release of {stream.segment!r}"
@@ -119,11 +113,7 @@ def _measure(rows: DataFrame, number: int, name: str, value: Aggregate | Column)
 
 
 def check_grouping(spark: SparkSession) -> None:
-    """Refuse a session in which Spark drops what rows are grouped by.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Refuse a session in which Spark drops what rows are grouped by."""
     if (spark.conf.get("spark.sql.retainGroupColumns") or "true").lower() == "false":
         raise UsageError(
             "spark.sql.retainGroupColumns=false: results would lack what they are grouped by. Leave it true, and drop "
@@ -143,18 +133,11 @@ def with_function(
     Args:
         rows: with the columns of the stream.
         schema: of what it makes; None: it is called with no rows to find out.
-
-    Raises:
-        UsageError: it is no function, or its results do not fit.
     """
-    check_kind("the function of apply", function, Callable, "give a function from DataFrame to DataFrame")
+    check_kind("the function of apply", function, Callable, "give a function")
     if plan.function is not None:
         raise UsageError(f"the results are made by {plan.function.name} already: call both in one function")
-    if plan.early is not None:
-        raise UsageError(
-            "apply: of a release with early=… a function would be called for what is not whole, and its results have "
-            "no key by which the final ones could replace them: leave early out, or the function"
-        )
+    _check_replaced(plan.early, "a function would be called for what is not whole, and its results have")
     spark = rows.sparkSession
     made = _schema_of(plan, rows, function) if schema is None else schema_of(schema, "schema")
     names = made.fieldNames()
@@ -174,6 +157,15 @@ def with_function(
     advice = f"choose others than {names}. The columns of the substream and the keys are there without you"
     _check_names("apply", applied.columns if names else [], spark, advice)
     return applied
+
+
+def _check_replaced(early: object, why: str) -> None:
+    """Refuse early results of what is no aggregate."""
+    if early is not None:
+        raise UsageError(
+            f"release(…, early=…): {why} no key by which the final ones could replace early ones: give aggs={{…}} "
+            "alone, or leave early out"
+        )
 
 
 def _check_names(what: str, columns: Sequence[str], spark: SparkSession, advice: str) -> None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from spark_client.advice import explained
+from spark_client.advice import explaining
 from spark_client.errors import TrackingError, UsageError
 from spark_client.trackers.eventlogs import EventLogs
 from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream, Substreams
-from tracker.client import JobStatus, TrackerError, TrackerUnavailable
+from tracker.client import JobStatus
 from tracker.client.report import Largest, split
 
 _UNIT: Final = "moved"
@@ -55,10 +55,8 @@ class Move:
             UsageError: an old window would have to be split, or another source may have rows of it.
             TrackingError: something of the job runs, or the tracker cannot be reached.
         """
-        try:
+        with explaining():
             self._windows(self._status())
-        except (TrackerError, TrackerUnavailable) as error:
-            raise explained(error) from error
 
     def carry_out(self) -> Place:
         """Move the windows. The deployment that cuts windows otherwise is defined.
@@ -70,14 +68,12 @@ class Move:
             UsageError: as for `check`.
             TrackingError: likewise; or the tracker refuses.
         """
-        try:
+        with explaining():
             status = self._status()
             windows = self._windows(status)
             if windows or not _is_closed(status, self._producer):
                 self._report(windows)
             return EventLogs(self.client, self.job).newest()
-        except (TrackerError, TrackerUnavailable) as error:
-            raise explained(error) from error
 
     @property
     def _producer(self) -> str:

@@ -118,11 +118,7 @@ class Receipts:
             to.check("the path of the receipts,")
 
     def check(self, spark: SparkSession) -> None:
-        """Let a sink refuse what it could not write.
-
-        Raises:
-            UsageError: of the sink.
-        """
+        """Let a sink refuse what it could not write."""
         if not isinstance(self._to, Folder):
             check_sink(self._to, RECEIPT_SCHEMA, spark)
 

@@ -60,9 +60,6 @@ class Upgrade:
 
         Args:
             entry: the snapshot's entry of the query.
-
-        Raises:
-            UsageError: what has changed is named.
         """
         before = entry["query"]
         changed = differences(before, self.described)
@@ -85,11 +82,7 @@ class Upgrade:
             )
 
     def recuts(self, entry: Mapping[str, Any]) -> bool:
-        """Return whether the windows of the release are to take in the exported ones; False: they are the same.
-
-        Raises:
-            UsageError: they differ, and cannot.
-        """
+        """Return whether the windows of the release are to take in the exported ones; False: they are the same."""
         return self.plan.rule.takes_over(Substreams.from_json(entry["query"]["substreams"]))
 
 

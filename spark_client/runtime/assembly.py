@@ -72,11 +72,7 @@ def batch_query(
 
 
 def check_stores(plan: QueryPlan) -> None:
-    """Check whether the stores of a query's checkpoint and late rows can do what is relied on there.
-
-    Raises:
-        UsageError: one cannot.
-    """
+    """Check whether the stores of a query's checkpoint and late rows can do what is relied on there."""
     plan.checkpoint.check("checkpointLocation")
     plan.late.check("late_path")
 

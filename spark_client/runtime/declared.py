@@ -43,9 +43,6 @@ def check_plan(plan: QueryPlan, kept: Mapping[str, int], interrupted: int | None
     Args:
         kept: how many substreams its state holds, by the name of each release.
         interrupted: a batch that has published something and is not committed: it is to be run again as it was.
-
-    Raises:
-        UsageError: it differs; every difference is named.
     """
     checkpoint = plan.checkpoint
     own = kept_at(checkpoint, "")
@@ -179,9 +176,6 @@ def check_alone(checkpoint: Folder, known: Mapping[str, Any] | None) -> None:
 
     Args:
         known: the note of the query.
-
-    Raises:
-        UsageError: the checkpoint is of a query with several releases.
     """
     if names := releases_of(known):
         raise UsageError(
@@ -199,9 +193,6 @@ def check_releases(
         known: the names that the checkpoint has; None: it is new.
         kept: how many substreams the state of each holds.
         left: likewise of those that are not among them any more.
-
-    Raises:
-        UsageError: one is new while others hold something that it has no part of, or one is gone that holds something.
     """
     if known is None:
         return

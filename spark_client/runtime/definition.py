@@ -7,11 +7,11 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any, Final
 
-from spark_client.advice import explained
+from spark_client.advice import explaining
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.graph import JobGraph
 from spark_client.trackers.jobclient import JobClient
-from tracker.client import COMMITTED_ENDS, DrainMode, DrainState, JobSpec, TrackerError, TrackerUnavailable
+from tracker.client import COMMITTED_ENDS, DrainMode, DrainState, JobSpec, TrackerError
 from tracker.client.report import Largest
 from tracker.contract.refusal import Refusal
 
@@ -88,7 +88,7 @@ class Definition:
             TrackingError: the tracker refuses it, or cannot be reached; or it has been drained.
         """
         force = self._force and self._defined is None
-        try:
+        with explaining():
             info = self._client.server_info()
             spec = JobSpec(
                 job=self._job,
@@ -102,8 +102,6 @@ class Definition:
             if force:
                 self._warn_of_what_is_abandoned()
             defined = self._client.define_job(spec, force=force)
-        except (TrackerError, TrackerUnavailable) as error:
-            raise explained(error) from error
         drained = defined.drain.state is DrainState.DRAINED
         if drained and not (to_drain and self._defined is not None):
             done = "handed over" if defined.drain.mode is DrainMode.HAND_OVER else "drained"

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
 from spark_client.counting.runs import Run
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, first_line
 from spark_client.fronts.front import Front, LiveFront
 from spark_client.runtime.follower import StartedQuery
 from spark_client.runtime.queries import QueryFailedError, between_batches, failed_query
@@ -85,7 +85,7 @@ class QueryElsewhere:
             except PySparkException as error:
                 if _TOO_LATE not in str(error) or time.monotonic() > until:
                     raise
-                _log.warning("the query of checkpoint %s starts again: %s", self.checkpoint, _first_line(error))
+                _log.warning("the query of checkpoint %s starts again: %s", self.checkpoint, first_line(error))
         if self._stopped:
             self.end(0.0)
             raise TrackingError("the query was stopped while it started: tracking.stop() was called")
@@ -274,7 +274,3 @@ class QueryElsewhere:
                 time.sleep(_LOOK_EVERY)
         except (TrackerError, TrackerUnavailable) as error:
             _log.warning("query %s has stopped, but: %s", self.query.id, explained(error))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -142,9 +142,6 @@ class JobMetrics:
 
     Args:
         registry: where they are registered.
-
-    Raises:
-        UsageError: prometheus-client is not installed.
     """
 
     def __init__(self, registry: CollectorRegistry, job: str) -> None:

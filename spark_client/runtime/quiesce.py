@@ -45,7 +45,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Final
 
-from spark_client.advice import explained
+from spark_client.advice import explaining
 from spark_client.counting.runs import BETWEEN
 from spark_client.errors import TrackingError, UsageError
 from spark_client.runtime.queries import NativeQuery, TrackedQuery
@@ -499,9 +499,6 @@ class Pause(Goal):
     Args:
         queries: of this application: all that run of the job.
         until: the monotonic time by which it has to rest.
-
-    Raises:
-        UsageError: a query of it cannot be held: it runs elsewhere, or Spark runs it by itself.
     """
 
     end = State.AT_REST
@@ -545,10 +542,8 @@ class Pause(Goal):
         return self.status
 
     def _read(self) -> JobStatus:
-        try:
+        with explaining():
             return self._client.job(self._job)
-        except (TrackerError, TrackerUnavailable) as error:
-            raise explained(error) from error
 
     def must_run(self) -> None:
         """Refuse a rest that is none, as a query has stopped: another run of it may go on, which nobody has paused.

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.advice import explained
+from spark_client.advice import explaining
 from spark_client.errors import TrackingError
 from spark_client.fronts.front import Front
 from spark_client.plan.graph import JobGraph
@@ -127,12 +127,10 @@ class Running:
         if self.has_drained(mode):
             return
         hand_over = mode is DrainMode.HAND_OVER
-        try:
+        with explaining(self._job, self._client.command_options):
             self._client.drain(self._job, self._deployment, self._drain_id, hand_over=hand_over)
             for follower in self.followed:
                 follower.bring_to_rest(again=True)
-        except (TrackerError, TrackerUnavailable) as error:
-            raise explained(error, self._job, self._client.command_options) from error
 
     def await_drained(self, timeout: float | None) -> None:
         """Wait until a drain is over, whoever asks for it.
@@ -183,12 +181,10 @@ class Running:
         Raises:
             TrackingError: the tracker refuses.
         """
-        try:
+        with explaining():
             if not any(each.finish(front) for each in self.followed):
                 for name in front.names:
                     self._client.finish_front(self._job, name)
-        except (TrackerError, TrackerUnavailable) as error:
-            raise explained(error) from error
 
     def stop(self, patience: float) -> None:
         """Stop all queries, each between two batches, and let nothing of them act any more.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,32 +21,27 @@ def write(records: DataFrame, topic: str, servers: str, options: Mapping[str, st
         UsageError: Spark has no Kafka connector.
     """
     writer = records.write.format("kafka").options(**options).option("topic", topic)
-    try:
+    with _needing_a_connector():
         writer.option("kafka.bootstrap.servers", servers).save()
-    except Exception as error:
-        raise _explained(error) from error
 
 
 def load(reader: Any) -> DataFrame:
-    """Return what a reader of Spark's Kafka source reads.
+    """Return what a reader of Spark's Kafka source reads."""
+    with _needing_a_connector():
+        return cast(DataFrame, reader.load())
 
-    Raises:
-        UsageError: Spark has no Kafka connector.
-    """
+
+@contextmanager
+def _needing_a_connector() -> Iterator[None]:
     try:
-        frame: DataFrame = reader.load()
+        yield
     except Exception as error:
-        raise _explained(error) from error
-    return frame
-
-
-def _explained(error: Exception) -> Exception:
-    if "Failed to find data source: kafka" in str(error) or "DATA_SOURCE_NOT_FOUND" in str(error):
-        return UsageError(
-            "Spark has no Kafka connector: start the session with spark.jars.packages="
-            "org.apache.spark:spark-sql-kafka-0-10_2.13:<your Spark's version>"
-        )
-    return error
+        if "Failed to find data source: kafka" in str(error) or "DATA_SOURCE_NOT_FOUND" in str(error):
+            raise UsageError(
+                "Spark has no Kafka connector: start the session with spark.jars.packages="
+                "org.apache.spark:spark-sql-kafka-0-10_2.13:<your Spark's version>"
+            ) from error
+        raise
 
 
 def header(name: str, value: Column) -> Column:

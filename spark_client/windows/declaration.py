@@ -69,9 +69,6 @@ class Declaration:
 
         Args:
             on_bad_rows: what a row that breaks one does: ``"fail"``, or go into ``"quarantine"``.
-
-        Raises:
-            UsageError: `on_bad_rows` is neither.
         """
         check_choice("on_bad_rows", on_bad_rows, "fail", "quarantine")
         conditions: list[Condition] = []
@@ -142,5 +139,5 @@ def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Colu
     ]
     for found, fault in faults:
         if found:
-            raise UsageError(f"{what}={value!r} is a {kind}, {fault}")
+            raise UsageError(f"{what}={value!r} is {kind}, {fault}")
     return name, kind, text_of(column(value), kind)

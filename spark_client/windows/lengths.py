@@ -59,9 +59,6 @@ class TimedRows:
 
         Args:
             length: of windows, in microseconds.
-
-        Raises:
-            UsageError: the offset is longer.
         """
         if abs(self.offset_micros) >= length:
             raise UsageError(
@@ -91,22 +88,14 @@ class Length(ABC):
 
     @abstractmethod
     def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
-        """Return the rule of the windows, and the key of a row.
-
-        Raises:
-            UsageError: the windows cannot be cut so, or not over such a time.
-        """
+        """Return the rule of the windows, and the key of a row."""
 
     def dated(self, df: DataFrame, time: ColumnOrName) -> ColumnOrName:  # noqa: ARG002
         """Return the time that windows are over, of the one that was given."""
         return time
 
     def zone_by_row(self, df: DataFrame) -> Column | None:
-        """Return the column of the time zone, if each row has its own.
-
-        Raises:
-            UsageError: it has no texts.
-        """
+        """Return the column of the time zone, if each row has its own."""
         if not isinstance(self.zone, Column):
             return None
         reason = "which is no text: give names of time zones, such as 'Europe/Berlin'"

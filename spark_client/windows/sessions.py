@@ -77,11 +77,7 @@ class Session(Length):
         return rule, rule.key_at(rows.micros, None)
 
     def lengths(self, spark: SparkSession) -> tuple[int, int]:
-        """Return the gap and the step, in microseconds.
-
-        Raises:
-            UsageError: one is no length of time, or the gap is no multiple of the step, or one of too many.
-        """
+        """Return the gap and the step, in microseconds."""
         gap = durations.length(spark, self.gap, "session")
         if self.step is None:
             return gap, gap if gap % 2 else gap // 2

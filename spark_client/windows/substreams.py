@@ -202,9 +202,6 @@ class Substreams(ABC):
 
         Args:
             asks: names who needs it, at the beginning of the message.
-
-        Raises:
-            UsageError: this kind lacks it.
         """
         if ability in self.lacks or (self.zoned and ability in (Ability.THROUGH, Ability.WATERMARK, Ability.ZONE)):
             raise UsageError(f"{asks}: {self.called} {ability.value}")

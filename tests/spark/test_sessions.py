@@ -271,7 +271,7 @@ def test_what_sessions_cannot_be_is_refused(spark: SparkSession, job: str, feed:
             tracking.source(rows, "in", window=("ts", session("1 hour")), front=front)
     for window, expected in [
         (("ts", session("1 hour", "25 minutes")), "a multiple of the step"),
-        (("ts", session("1 hour", "1 second")), "give a step that is no less"),
+        (("ts", session("1 hour", "1 second")), "at most 100 times as long"),
         (("ts", session("1 month")), "not a fixed length"),
         (("ts", session("1 hour"), "5 minutes"), "there is no offset"),
         ((F.col("ts").cast("date"), session("1 day")), "is date: .* no gaps"),

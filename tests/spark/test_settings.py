@@ -270,7 +270,7 @@ def test_scopes_and_names_with_a_collation_are_refused_where_they_are_declared(
     tracking = Tracking(spark, job, "127.0.0.1:1")
     raw = feed.stream(spark).withColumn("tenant", F.collate("tenant", "UTF8_LCASE"))
     with pytest.raises(
-        UsageError, match="scope='tenant' is a string collate UTF8_LCASE, and the tracker compares names by their bytes"
+        UsageError, match="scope='tenant' is string collate UTF8_LCASE, and the tracker compares names by their bytes"
     ):
         tracking.source(raw, "in", scope="tenant", window=("ts", "1 hour"))
     with pytest.raises(UsageError, match="substream='tenant' is string collate UTF8_LCASE"):

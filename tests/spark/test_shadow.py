@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_refused(spark: SparkSession, tmp_path: Path) -> 
     rows = spark.createDataFrame([], "end_time timestamp, file string")
     with pytest.raises(UsageError, match="is not one of files"):
         shadowed.lost(rows)
-    with pytest.raises(UsageError, match="need a column 'file'"):
+    with pytest.raises(UsageError, match="column='file' is not a column of the rows"):
         shadowed.lost(rows.drop("file"))
 
 
