@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,26 +20,6 @@ from spark_client.spark_internals.plans import paths_read
 from spark_client.windows.belonging import BAD_ROWS
 
 
-class Reader(Protocol):
-    """Maker of what a query reads."""
-
-    def stream(self, aggregates: Mapping[str, Column] | None) -> DataFrame:
-        """Return the stream, for batches that this package processes.
-
-        Args:
-            aggregates: of all its own rows, that are to be observed; None: none are.
-        """
-        ...
-
-    def native(self) -> DataFrame:
-        """Return the tracked rows as a streaming DataFrame, for queries that Spark runs without `foreachBatch`."""
-        ...
-
-    def places(self) -> list[tuple[str, str]]:
-        """Return what is read from files: a name for messages, and a path, a URI or a pattern of paths."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class SourceReader:
     """Reader of a source.
@@ -53,12 +33,18 @@ class SourceReader:
     source: Source
 
     def stream(self, aggregates: Mapping[str, Column] | None) -> DataFrame:
+        """Return the stream, for batches that this package processes.
+
+        Args:
+            aggregates: of all its own rows, that are to be observed; None: none are.
+        """
         belonging = self.source.belonging
         if belonging.sets_aside:
             aggregates = {**(aggregates or {}), BAD_ROWS: belonging.number_of_bad}
         return observe(self._stamped, self.source.segment, aggregates)
 
     def native(self) -> DataFrame:
+        """Return the tracked rows as a streaming DataFrame, for queries that Spark runs without `foreachBatch`."""
         return self.source.tracked_for_ever(self._stamped)
 
     @property
@@ -66,6 +52,7 @@ class SourceReader:
         return self.df.withColumns(self.source.stamps) if self.source.stamps else self.df
 
     def places(self) -> list[tuple[str, str]]:
+        """Return what is read from files: a name for messages, and a path, a URI or a pattern of paths."""
         return [("the source's path", path) for path in paths_read(self.df)]
 
     def pruned(self, used: frozenset[str] | None) -> SourceReader:
@@ -89,7 +76,7 @@ class SourceReader:
 
 @dataclass(frozen=True, eq=False)
 class ChannelReader:
-    """Reader of a channel.
+    """Reader of a channel, with the methods of a `SourceReader`.
 
     Attributes:
         spark: the session in which the stream is made.
@@ -108,6 +95,10 @@ class ChannelReader:
 
     def places(self) -> list[tuple[str, str]]:
         return [(f"channel {self.channel.segment!r}", str(self.channel.path))]
+
+
+#: Maker of what a query reads.
+Reader: TypeAlias = SourceReader | ChannelReader
 
 
 @dataclass(frozen=True, eq=False)

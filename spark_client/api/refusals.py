@@ -11,7 +11,7 @@ from spark_client.datasource.watermark import OF_WINDOWS
 from spark_client.errors import UsageError
 from spark_client.plan.streams import Stream
 from spark_client.release.declaring import check_grouping
-from spark_client.runtime.follower import Followed
+from spark_client.runtime.elsewhere import Followed
 from spark_client.spark_internals.plans import that_takes_single_rows
 from spark_client.spark_internals.sessions import is_remote
 from spark_client.storage.folder import Folder

@@ -8,7 +8,9 @@ accounted for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from operator import methodcaller
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -17,7 +19,7 @@ from spark_client.api.readers import Readable
 from spark_client.api.writer import Starter, TrackedWriter
 from spark_client.columns import TRACKER
 from spark_client.errors import UsageError
-from spark_client.plan.streams import MethodCall, Step, Transform
+from spark_client.plan.streams import Step
 
 _BRING_ROWS: Final = ("right", "rightouter", "outer", "full", "fullouter")
 #: Methods of DataFrame that work row by row, so that applying them to each batch is applying them to the stream.
@@ -77,7 +79,7 @@ class TrackedStream:
     def __repr__(self) -> str:
         return f"TrackedStream(segment={self.segment!r}, columns={self.columns})"
 
-    def transform(self, step: Step, *args: Any, **kwargs: Any) -> TrackedStream:
+    def transform(self, step: Callable[..., DataFrame], *args: Any, **kwargs: Any) -> TrackedStream:
         """Apply a function from DataFrame to DataFrame that works row by row, as ``DataFrame.transform`` does.
 
         It is called once now, on the stream, and again on every batch.
@@ -87,7 +89,7 @@ class TrackedStream:
 
         >>> flights.transform(lambda df: df.where("distance > 0").join(planes, "tailnum", "left"))  # doctest: +SKIP
         """
-        return self._stepped(Transform(step, args, kwargs))
+        return self._stepped(lambda df: step(df, *args, **kwargs))
 
     def _stepped(self, step: Step) -> TrackedStream:
         was = self.readable
@@ -117,7 +119,7 @@ class TrackedStream:
                         f"join(…, {how!r}) makes rows of the other side alone, which belong to no substream: an inner "
                         "or a left join keeps to the stream's own"
                     )
-                return self._stepped(MethodCall(name, args, kwargs))
+                return self._stepped(methodcaller(name, *args, **kwargs))
 
             return method
         if hasattr(DataFrame, name):

@@ -22,6 +22,7 @@ from spark_client.spark_internals.readers import (
     register_source,
     source_name,
 )
+from spark_client.storage.folder import Folder
 
 _MANY: Final = 1000
 
@@ -52,6 +53,19 @@ class EpochStore(ABC):
         Args:
             before: the first that stays.
         """
+
+
+class EpochFolders(EpochStore):
+    """Epochs that a channel has in a folder for each sender."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def senders(self) -> list[str]:
+        return [name[:-1] for name in self._folder.names() if name[-1] == "/" and name[0] not in "_."]
 
 
 def epochs_of(spark: SparkSession, segment: str, store: EpochStore, limit: int | None, keep: bool) -> DataFrame:

@@ -18,7 +18,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import check_types, parallelism
 from spark_client.destinations.channel import Channel, epoch_name
-from spark_client.destinations.epochs import EpochStore, epochs_in, epochs_of
+from spark_client.destinations.epochs import EpochFolders, epochs_in, epochs_of
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
 from spark_client.storage.folder import Folder
@@ -68,17 +68,8 @@ class FileChannel(Channel):
         return self.of_files(lambda schema: _rows_of(self.stream(spark, max_epochs), self.path, schema))
 
 
-class _Folders(EpochStore):
-    """A folder for each sender, and in it one for each epoch."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-
-    def __str__(self) -> str:
-        return str(self._folder)
-
-    def senders(self) -> list[str]:
-        return [name[:-1] for name in self._folder.names() if name[-1] == "/" and name[0] not in "_."]
+class _Folders(EpochFolders):
+    """A folder for each epoch."""
 
     def published(self, sender: str, after: int) -> list[int]:
         names = (self._folder / sender).published()

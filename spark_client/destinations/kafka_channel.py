@@ -37,14 +37,7 @@ _ISOLATION: Final = "kafka.isolation.level"
 _SENT: Final = "_sent.json"
 _FEW: Final = 4_000_000  #: rows up to which looking at their labels here costs less than a Spark job does
 
-_LINEAGE: Final = T.StructType(
-    [
-        T.StructField("scope", T.StringType()),
-        T.StructField("name", T.StringType()),
-        T.StructField("end", T.LongType()),
-        T.StructField("label", T.LongType()),
-    ]
-)
+_LINEAGE: Final = T.StructType().add("scope", "string").add("name", "string").add("end", "long").add("label", "long")
 _OURS: Final = (  # in small letters: Spark takes any
     "kafka.bootstrap.servers",
     "subscribe",

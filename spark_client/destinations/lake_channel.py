@@ -19,7 +19,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.columns import named
 from spark_client.counting.groups import files
 from spark_client.destinations.channel import OutboxChannel, epoch_name
-from spark_client.destinations.epochs import EpochStore, epochs_in, epochs_of
+from spark_client.destinations.epochs import EpochFolders, epochs_in, epochs_of
 from spark_client.destinations.lake import WRITER, LakeTable, of_epoch
 from spark_client.errors import UsageError
 from spark_client.plan.layouts import DerivedLayout
@@ -101,17 +101,8 @@ class LakeChannel(OutboxChannel):
         return self._table.stream(spark).select(*map(named, schema.names))
 
 
-class _Announced(EpochStore):
-    """The epochs that were announced: a small file for each, in a folder for each sender."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-
-    def __str__(self) -> str:
-        return str(self._folder)
-
-    def senders(self) -> list[str]:
-        return [name[:-1] for name in self._folder.names() if name[-1] == "/"]
+class _Announced(EpochFolders):
+    """The epochs that were announced: a small file for each."""
 
     def published(self, sender: str, after: int) -> list[int]:
         numbers = (int(name.removesuffix(".json")) for name in self._folder.names(sender) if name[0].isdigit())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,52 +29,15 @@ ELSEWHERE: Final = "_tracker_elsewhere"
 Reader: TypeAlias = Callable[[DataFrame], DataFrame]
 
 
-class RowLayout(Protocol):
-    """Layout of tracked rows in files.
+@dataclass(frozen=True, slots=True)
+class ExplicitLayout:
+    """Files hold what rows carry, `_tracker` included.
 
     Attributes:
         label: the labels, for pyarrow.
+        columns: what `keys_and_labels` reads of files.
         texts: which of them may be strings that repeat.
     """
-
-    @property
-    def rule(self) -> Substreams: ...
-
-    @property
-    def label(self) -> pc.Expression: ...
-
-    @property
-    def columns(self) -> Sequence[str]: ...
-
-    @property
-    def texts(self) -> Sequence[str]: ...
-
-    def to_files(self, columns: Sequence[str], label: Column, layout: DerivedLayout | None = None) -> list[Column]:
-        """Return what files hold of tracked rows.
-
-        Args:
-            columns: theirs but `_tracker`, in the files' order.
-            label: that the rows are to have, instead of their own.
-            layout: whose key columns are known to name each row's substream; None: they may have changed.
-        """
-        ...
-
-    def schema_of_files(self, schema: T.StructType) -> T.StructType:
-        """Return what columns files have, for rows with these."""
-        ...
-
-    def reader(self) -> Reader:
-        """Return what makes tracked rows of what files hold. To be made once: it costs a hundred calls into the JVM."""
-        ...
-
-    def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
-        """Return scopes, ends or names, and labels of rows in files."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ExplicitLayout:
-    """Files hold what rows carry, `_tracker` included."""
 
     rule: Substreams
 
@@ -83,22 +46,32 @@ class ExplicitLayout:
     texts = (f"{TRACKER}.scope", f"{TRACKER}.name")
 
     def to_files(self, columns: Sequence[str], label: Column, layout: DerivedLayout | None = None) -> list[Column]:  # noqa: ARG002
+        """Return what files hold of tracked rows.
+
+        Args:
+            columns: theirs but `_tracker`, in the files' order.
+            label: that the rows are to have, instead of their own.
+            layout: whose key columns are known to name each row's substream; None: they may have changed.
+        """
         return [*map(named, columns), F.col(TRACKER).withField("label", label).alias(TRACKER)]
 
     def schema_of_files(self, schema: T.StructType) -> T.StructType:
+        """Return what columns files have, for rows with these."""
         return schema
 
     def reader(self) -> Reader:
+        """Return what makes tracked rows of what files hold. To be made once: it costs a hundred calls into the JVM."""
         return lambda rows: rows
 
     def keys_and_labels(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Return scopes, ends or names, and labels of rows in files."""
         tracked = batch.column(TRACKER)
         return tracked.field("scope"), tracked.field(self.rule.key_field), tracked.field("label")
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedLayout:
-    """Files leave out what the key columns give.
+    """Files leave out what the key columns give: see `ExplicitLayout` for the methods of both.
 
     Attributes:
         scope: the column that has the scope; None: all rows are in the scope ``""``.
@@ -176,6 +149,9 @@ class DerivedLayout:
         return texts(scopes), keys, batch.column(LABEL)
 
 
+RowLayout: TypeAlias = ExplicitLayout | DerivedLayout
+
+
 def derived_layout(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrName) -> DerivedLayout | None:
     """Return the layout by the key columns of a declaration; None: they are expressions over others."""
     scopes: frozenset[str | None] | None = frozenset([None]) if scope is None else names_of([scope])
@@ -186,6 +162,6 @@ def derived_layout(rule: Substreams, scope: ColumnOrName | None, key: ColumnOrNa
     return DerivedLayout(rule, scope_name, key_name)
 
 
-def layout_of(rule: Substreams, columns: Mapping[str, Any] | None) -> ExplicitLayout | DerivedLayout:
+def layout_of(rule: Substreams, columns: Mapping[str, Any] | None) -> RowLayout:
     """Return the layout of a channel's files, by its description."""
     return ExplicitLayout(rule) if columns is None else DerivedLayout(rule, columns["scope"], columns["key"])

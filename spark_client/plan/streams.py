@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Literal, Protocol, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 
@@ -109,34 +109,3 @@ class Stream:
     @cached_property
     def _requirement(self) -> Column:  # made once: a column costs some calls into the JVM
         return self.input.rule.requirement
-
-
-@dataclass(frozen=True, eq=False)
-class Transform:
-    """A step: a user's function, with its arguments.
-
-    >>> Transform(lambda number, more: number + more, (2,))(1)
-    3
-    """
-
-    function: Callable[..., DataFrame]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self, rows: DataFrame) -> DataFrame:
-        return self.function(rows, *self.args, **self.kwargs)
-
-
-@dataclass(frozen=True, eq=False)
-class MethodCall:
-    """A step: a method of DataFrame that works row by row, with its arguments.
-
-    >>> MethodCall("upper")("a")  # doctest: +SKIP
-    """
-
-    name: str
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self, rows: DataFrame) -> DataFrame:
-        return cast(DataFrame, getattr(rows, self.name)(*self.args, **self.kwargs))

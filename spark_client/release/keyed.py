@@ -59,14 +59,8 @@ def with_ends(plan: KeyedPlan, rows: DataFrame, events: DataFrame) -> DataFrame:
     taken = rows.select(
         F.col(f"{TRACKER}.scope").alias(SCOPE), rule.plain(rule.key).alias(KEY), own.alias(_ROW), nothing.alias(_EVENT)
     )
-    schema = T.StructType(
-        [
-            T.StructField(SCOPE, T.StringType()),
-            T.StructField(KEY, taken.schema[KEY].dataType),
-            T.StructField(MADE, plan.made),
-            T.StructField(LATE, plan.rows),
-        ]
-    )
+    of = T.StructType().add(SCOPE, "string").add(KEY, taken.schema[KEY].dataType)
+    schema = of.add(MADE, plan.made).add(LATE, plan.rows)
     # Without timers and times to live, as no clock shows that nothing more comes.
     return taken.unionByName(announced).groupBy(SCOPE, KEY).transformWithState(_Tracked(plan), schema, "Append", "None")
 

@@ -120,14 +120,16 @@ class ReleaseQuery:
         self._crossing: int | None = None  # how many partial rows the last batch had
         self._beside = ThreadPoolExecutor(1, "tracking-release")
 
-    releases = True
+    releases = True  #: whether it releases results
 
     @property
     def outlives_its_sources(self) -> bool:
+        """Return whether it has something to do when all that the query's sources have sent has ended."""
         return True
 
     @property
     def reads_all(self) -> bool:
+        """Return whether it reads all rows that it is given; else nobody knows how many."""
         return True
 
     def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult:

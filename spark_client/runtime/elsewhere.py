@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ from spark_client.advice import explained
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, UsageError, first_line
 from spark_client.fronts.front import Front, LiveFront
-from spark_client.runtime.follower import StartedQuery
+from spark_client.runtime.follower import Follower, StartedQuery
 from spark_client.runtime.queries import QueryFailedError, between_batches, failed_query
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.runtime.served import FAILURE, REST_FAILURE
@@ -59,8 +59,8 @@ class QueryElsewhere:
         query: as Spark has started it; None: it has not.
     """
 
-    missing = ""
-    inside = False
+    missing = ""  #: names what its rest waits for, as far as that is known here
+    inside = False  #: whether the caller is its batch
 
     def __init__(self, plan: QueryPlan, client: JobClient, deployment: str, session: SparkSession) -> None:
         self.checkpoint = plan.checkpoint
@@ -274,3 +274,7 @@ class QueryElsewhere:
                 time.sleep(_LOOK_EVERY)
         except (TrackerError, TrackerUnavailable) as error:
             _log.warning("query %s has stopped, but: %s", self.query.id, explained(error))
+
+
+#: A query as the `Tracking` that has started it asks for it, whether its runtime is here or elsewhere.
+Followed: TypeAlias = Follower | QueryElsewhere

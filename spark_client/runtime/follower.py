@@ -26,7 +26,6 @@ from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.quiesce import Finish, HandOver, Quiesce
 from spark_client.spark_internals.checkpoints import query_id
-from spark_client.storage.folder import Folder
 from tracker.client import DrainMode, Ended, Late, TrackerError, TrackerUnavailable, Watch
 
 _log = logging.getLogger("spark_client")
@@ -36,134 +35,6 @@ _SOON: Final = 0.1  #: seconds after a batch in which another one may begin
 _ASK_EVERY: Final = 0.25  #: seconds between two questions whether the job drains
 _RETRY_EVERY: Final = 0.5  #: seconds between two attempts to reach a tracker that is away
 _JOINING: Final = 5.0  #: seconds in which the thread has to end when it is stopped
-
-
-class Followed(Protocol):
-    """A query as the `Tracking` that has started it asks for it, whether its runtime is here or elsewhere.
-
-    Attributes:
-        query: as Spark has started it; None: it has not.
-    """
-
-    @property
-    def checkpoint(self) -> Folder:
-        """Its checkpoint."""
-        ...
-
-    @property
-    def segments(self) -> Sequence[str]:
-        """The segments that it reads."""
-        ...
-
-    @property
-    def runs(self) -> bool:
-        """Return whether Spark's query is active."""
-        ...
-
-    @property
-    def active(self) -> bool:
-        """Return whether the query runs, or something is to be done about it yet."""
-        ...
-
-    @property
-    def progress(self) -> object:
-        """How far it has come: another value after whatever it does."""
-        ...
-
-    @property
-    def rests(self) -> bool:
-        """Return whether the query is being brought to rest."""
-        ...
-
-    @property
-    def missing(self) -> str:
-        """A text that names what its rest waits for, as far as that is known here."""
-        ...
-
-    @property
-    def rest_failure(self) -> Exception | None:
-        """Why the query cannot be brought to rest; None: nothing is known against it."""
-        ...
-
-    @property
-    def inside(self) -> bool:
-        """Return whether the caller is its batch."""
-        ...
-
-    def launch(self, spark: SparkSession, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Start the query in a session, and return it as its user sees it.
-
-        Raises:
-            TrackingError: the tracker refuses its run, or it was stopped meanwhile.
-        """
-        ...
-
-    def supersede(self) -> None:
-        """Follow the query no longer: another run of it has taken its place."""
-        ...
-
-    def failure(self) -> TrackingError | None:
-        """Return what has gone wrong, as a user reads it; None: nothing."""
-        ...
-
-    def await_end(self, until: float) -> bool:
-        """Wait until nothing is left to do about a query that Spark has ended, or it has failed; return whether so.
-
-        Args:
-            until: the monotonic time by which that has to be.
-
-        Raises:
-            TrackingError: it cannot be known any more.
-        """
-        ...
-
-    def settle(self) -> None:
-        """Wait until everything that is there has been processed, and the tracker knows of it."""
-        ...
-
-    def finish(self, front: Front) -> bool:
-        """Promise that a source will send nothing more; return whether it runs and reads that source."""
-        ...
-
-    def reading(self, front: Front) -> list[tuple[LiveFront, Run]]:
-        """Return the query's front that is made of a declared one, with its run, once it has started.
-
-        Raises:
-            UsageError: it has one, which is elsewhere.
-        """
-        ...
-
-    def bring_to_rest(self, again: bool = False) -> None:
-        """Begin to bring the query to rest if its job drains, unless that has begun."""
-        ...
-
-    def has_rested(self, mode: DrainMode | None = None) -> bool:
-        """Return whether the query has come to rest.
-
-        Args:
-            mode: by such a drain; None: by any.
-        """
-        ...
-
-    def begin_to_stop(self) -> None:
-        """Take no further step towards rest."""
-        ...
-
-    def interrupt_rest(self) -> None:
-        """Wait until no step towards rest is under way."""
-        ...
-
-    def keep_out(self) -> None:
-        """Let no other batch begin."""
-        ...
-
-    def end(self, patience: float) -> None:
-        """Stop the query, and close its run.
-
-        Args:
-            patience: seconds for the calls that close the run.
-        """
-        ...
 
 
 class Follower:
@@ -199,7 +70,7 @@ class Follower:
     def await_end(self, until: float) -> bool:
         return self._done.wait(min(until - time.monotonic(), threading.TIMEOUT_MAX))
 
-    # ---------------------------------------------------------------- as its application asks for it
+    # -------------------------------- as its application asks for it: `QueryElsewhere` has the same methods
 
     @property
     def segments(self) -> Sequence[str]:
@@ -436,6 +307,17 @@ class Releaser:
                 self._stopped.wait(_LOOK_EVERY)
 
 
+class _Following(Protocol):
+    """Follower of a query, as far as its user waits for it."""
+
+    @property
+    def active(self) -> bool: ...
+
+    def await_end(self, until: float) -> bool: ...
+
+    def failure(self) -> TrackingError | None: ...
+
+
 class StartedQuery:
     """A query as its user sees it: it has ended when all that it had to release is out, or has failed.
 
@@ -445,7 +327,7 @@ class StartedQuery:
         query: as Spark has started it.
     """
 
-    def __init__(self, query: StreamingQuery, followed: Followed) -> None:
+    def __init__(self, query: StreamingQuery, followed: _Following) -> None:
         self._query = query
         self._followed = followed
 
@@ -482,14 +364,8 @@ class _StartedHere(StartedQuery):
         self._query.stop()
 
 
-class _Place:
-    """A checkpoint in which one query is started at a time."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
-_places: weakref.WeakValueDictionary[str, _Place] = weakref.WeakValueDictionary()
+#: By checkpoint: in each, one query is started at a time.
+_places: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
 _looking = threading.Lock()
 
 
@@ -504,8 +380,8 @@ def start_tracked(spark: SparkSession, tracked: TrackedQuery, start: Callable[[]
         tracked: what it is to us.
     """
     with _looking:
-        place = _places.setdefault(tracked.checkpoint.real, _Place())
-    with place.lock:
+        place = _places.setdefault(tracked.checkpoint.real, threading.Lock())
+    with place:
         listener = _Started(tracked)
         spark.streams.addListener(listener)
         try:

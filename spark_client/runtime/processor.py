@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -11,10 +11,11 @@ from spark_client.counting.batch import BatchInput, BatchResult, StateSize
 from spark_client.counting.runs import Run
 from spark_client.destinations.destination import Output
 from spark_client.release.quarantine import Quarantine
+from spark_client.release.query import ReleaseQuery
 
 
 class Forward:
-    """Forwarding of rows.
+    """Forwarding of rows. `ReleaseQuery` describes the methods that both have.
 
     Args:
         quarantine: where rows go that belong to no substream.
@@ -55,8 +56,8 @@ class Forward:
     def begun(self, query: str | None, epoch: int) -> bool:
         return query is not None and self._output.begun(query, epoch)
 
-    def release(self, run: Run, spark: SparkSession, anyway: bool = False) -> None:
-        pass
+    def release(self, run: Run, spark: SparkSession, anyway: bool = False) -> BatchResult | None:  # noqa: ARG002
+        return None
 
     def state_size(self) -> StateSize | None:
         return None
@@ -72,79 +73,4 @@ class Forward:
         pass
 
 
-class BatchProcessor(Protocol):
-    """Processor of one query's batches: it forwards rows, or releases results.
-
-    Attributes:
-        releases: whether it releases results.
-    """
-
-    releases: bool
-
-    @property
-    def outlives_its_sources(self) -> bool:
-        """Return whether the processor has something to do when all that the query's sources have sent has ended."""
-        ...
-
-    @property
-    def reads_all(self) -> bool:
-        """Return whether the processor reads all rows that it is given; else nobody knows how many."""
-        ...
-
-    def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult | None:
-        """Process a batch, or again the same one.
-
-        Args:
-            batch_input: its rows; None: it has none.
-
-        Returns:
-            The result to be reported of it; None: nothing.
-        """
-        ...
-
-    def reported(self, run: Run, epoch: int, spark: SparkSession) -> None:
-        """Learn that the tracker has taken a batch's report."""
-        ...
-
-    def committed(self, epoch: int) -> None:
-        """Learn that Spark has committed an epoch."""
-        ...
-
-    def begun(self, query: str | None, epoch: int) -> bool:
-        """Return whether an attempt of a batch may have published something, so that no other batch may take its place.
-
-        Args:
-            query: its id; None: it never ran.
-        """
-        ...
-
-    def release(self, run: Run, spark: SparkSession, anyway: bool = False) -> BatchResult | None:
-        """Publish what has ended since the last batch, which Spark has committed, between two batches.
-
-        Args:
-            anyway: whether nothing is left to be done.
-
-        Returns:
-            The result of that; None: nothing was left.
-
-        Raises:
-            TrackingError: another driver has taken the query over.
-        """
-        ...
-
-    def state_size(self) -> StateSize | None:
-        """Return how much its state holds after the last batch; None: it has none."""
-        ...
-
-    def kept(self, epoch: int) -> Mapping[str, int]:
-        """Return how many substreams its state holds before an epoch, by the name of the release; nothing: it has
-        none."""
-        ...
-
-    def sweep(self, query: str) -> None:
-        """Remove what drivers of this query that were killed have left half written."""
-        ...
-
-    def close(self) -> None:
-        """Give back what the query needed while it ran."""
-        ...
+BatchProcessor: TypeAlias = Forward | ReleaseQuery

@@ -22,7 +22,8 @@ from spark_client.advice import explaining
 from spark_client.errors import TrackingError
 from spark_client.fronts.front import Front
 from spark_client.plan.graph import JobGraph
-from spark_client.runtime.follower import Followed, Follower
+from spark_client.runtime.elsewhere import Followed
+from spark_client.runtime.follower import Follower
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.quiesce import to_be_started
 from spark_client.trackers.jobclient import JobClient

@@ -21,18 +21,19 @@ def write(records: DataFrame, topic: str, servers: str, options: Mapping[str, st
         UsageError: Spark has no Kafka connector.
     """
     writer = records.write.format("kafka").options(**options).option("topic", topic)
-    with _needing_a_connector():
+    with needing_a_connector():
         writer.option("kafka.bootstrap.servers", servers).save()
 
 
 def load(reader: Any) -> DataFrame:
     """Return what a reader of Spark's Kafka source reads."""
-    with _needing_a_connector():
+    with needing_a_connector():
         return cast(DataFrame, reader.load())
 
 
 @contextmanager
-def _needing_a_connector() -> Iterator[None]:
+def needing_a_connector() -> Iterator[None]:
+    """Refuse a session without Spark's Kafka connector; other errors pass."""
     try:
         yield
     except Exception as error:

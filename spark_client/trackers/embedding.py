@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from spark_client.errors import TrackingError, UsageError, refused
@@ -30,34 +30,19 @@ def is_journal(server: str) -> bool:
     return server.startswith(_JOURNALS) and not server.partition(":")[2].isdigit()
 
 
-class JobTracker(Protocol):
-    """Place of a job's tracker.
+class Service:
+    """A tracker that runs by itself, at an address.
 
     Attributes:
         address: where it is called, from the beginning.
         name: what a user may give as ``server`` to reach it; empty: not known before the first query.
     """
 
-    address: str
-    name: str
-
-    def start(self, checkpoint: Folder) -> None:
-        """Make sure that it runs, before a query starts.
-
-        Raises:
-            UsageError: it cannot be this query's tracker.
-            TrackingError: it cannot run.
-        """
-
-
-class Service:
-    """A tracker that runs by itself, at an address."""
-
     def __init__(self, address: str) -> None:
         self.address = self.name = address
 
     def start(self, checkpoint: Folder) -> None:
-        pass
+        """Make sure that it runs, before a query with this checkpoint starts; refuse one that cannot be the query's."""
 
 
 class Embedded:
@@ -102,6 +87,9 @@ class Beside:
         if not self.name:
             self._link.symlink_to(address.removeprefix("unix:"))
         self.name = journal
+
+
+JobTracker: TypeAlias = Service | Embedded | Beside
 
 
 def tracker_of(server: str | None, job: str) -> JobTracker:

@@ -31,13 +31,8 @@ from spark_client.windows import eventtime
 from spark_client.windows.belonging import MARK, Belonging, Condition, of_time
 from spark_client.windows.eventtime import INSTANT
 
-TRACKER_TYPE: Final = T.StructType(
-    [
-        T.StructField("scope", T.StringType()),
-        T.StructField("name", T.StringType()),
-        T.StructField("end", T.TimestampType()),
-        T.StructField("label", T.LongType()),
-    ]
+TRACKER_TYPE: Final = (
+    T.StructType().add("scope", "string").add("name", "string").add("end", "timestamp").add("label", "long")
 )
 
 #: Fields of every description, with their values for kinds that set no other.

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.errors import TrackingError, UsageError
 from spark_client.runtime.queries import sentence_of
 from spark_client.spark_internals.errors import has_text, sentence_in
-from spark_client.storage.topics import _explained
+from spark_client.storage.topics import needing_a_connector
 from spark_client.windows import durations
 from spark_client.windows.belonging import MARK, tells_of_bad_rows
 from tests.spark.feed import Feed, row
@@ -99,6 +99,5 @@ def test_lengths_of_time_are_read_from_a_windows_start(spark: SparkSession) -> N
 
 
 def test_a_source_that_is_not_there_is_known_by_the_error(spark: SparkSession) -> None:
-    with pytest.raises(Py4JJavaError) as raised:
+    with pytest.raises(UsageError, match="Spark has no Kafka connector"), needing_a_connector():
         spark.read.format("tests-nowhere").load()
-    assert "Spark has no Kafka connector" in str(_explained(raised.value))
