@@ -1,6 +1,6 @@
 """Declaration of a user's own keyed state: whose code works on it, and what it is called for."""
 
-# ruff: noqa: ARG002, N802, N803, N815 - methods and arguments have the names that Spark gives them
+# ruff: noqa: ARG002, N802, N803 - methods and arguments have the names that Spark gives them
 
 from __future__ import annotations
 
@@ -173,16 +173,53 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
     own = stream.input.rule.own
     advice = f"{', '.join(own)} of the substream stand beside the schema: leave them out of it, or call them otherwise"
     check_apart([*own, *made.fieldNames()], df.sparkSession, "transform_with_state", advice)
-    copy.copy(processor).init(_Trial())
+    copy.copy(processor).init(StateHandle())
     return KeyedPlan(stream, processor, made, rows)
 
 
-def check_state(name: str, ttl: Any) -> None:
-    """Refuse state that would go by itself, or has a name of this package's own.
+class StateHandle:
+    """The handle that a user's processor gets: it refuses state that would go by itself, and remembers what it gives.
 
     Args:
-        ttl: milliseconds after which it would go; None: it stays.
+        handle: Spark's, in a task; None: `init` is tried where the state is declared, and there is no state.
     """
+
+    def __init__(self, handle: Any = None) -> None:
+        self._handle = handle
+        self._states: list[Any] = []
+
+    def clear(self) -> None:
+        """Remove all state of the substream in hand."""
+        for state in self._states:
+            state.clear()
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: Any = None) -> Any:
+        return self._given("getValueState", ttlDurationMs, stateName, schema)
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: Any = None) -> Any:
+        return self._given("getListState", ttlDurationMs, stateName, schema)
+
+    def getMapState(self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: Any = None) -> Any:
+        return self._given("getMapState", ttlDurationMs, stateName, userKeySchema, valueSchema)
+
+    def deleteIfExists(self, stateName: str) -> None:
+        _check_state(stateName, None)
+        if self._handle is not None:
+            self._handle.deleteIfExists(stateName)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        raise UsageError("a timer guesses when nothing more comes: give the final rows in handleEnd, which is told it")
+
+    def _given(self, method: str, ttl: Any, name: str, *schemas: Any) -> Any:
+        _check_state(name, ttl)
+        if self._handle is None:
+            return None
+        state = getattr(self._handle, method)(name, *schemas)
+        self._states.append(state)
+        return state
+
+
+def _check_state(name: str, ttl: Any) -> None:
     if ttl is not None:
         raise UsageError(
             f"the state {name!r} has ttlDurationMs={ttl}: it would be lost while its substream is open. Leave it out: "
@@ -190,32 +227,3 @@ def check_state(name: str, ttl: Any) -> None:
         )
     if name.startswith(OWN_STATES):
         raise UsageError(f"the state {name!r} begins with {OWN_STATES!r}, which is reserved: call it otherwise")
-
-
-def no_timers() -> UsageError:
-    """Return the refusal of a timer."""
-    return UsageError("a timer guesses when nothing more comes: give the final rows in handleEnd, which is told it")
-
-
-class _Trial:
-    """A handle on which `init` is tried where the state is declared: it has no state, and refuses what tasks would."""
-
-    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: Any = None) -> None:
-        check_state(stateName, ttlDurationMs)
-
-    getListState = getValueState
-
-    def getMapState(
-        self,
-        stateName: str,
-        userKeySchema: Any,
-        valueSchema: Any,
-        ttlDurationMs: Any = None,
-    ) -> None:
-        check_state(stateName, ttlDurationMs)
-
-    def deleteIfExists(self, stateName: str) -> None:
-        check_state(stateName, None)
-
-    def registerTimer(self, expiryTimestampMs: int) -> None:
-        raise no_timers()

@@ -24,7 +24,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, named
 from spark_client.errors import TrackingError, UsageError
-from spark_client.plan.keyed import OWN_STATES, KeyedPlan, SubstreamEnd, SubstreamKey, check_state, no_timers
+from spark_client.plan.keyed import OWN_STATES, KeyedPlan, StateHandle, SubstreamEnd, SubstreamKey
 from spark_client.spark_internals.tasks import batch_of
 from spark_client.windows.eventtime import datetime_of
 
@@ -78,7 +78,7 @@ class _Tracked(StatefulProcessor):
         # Since which batch the substream is known, and whether its rows of that batch are waiting.
         self._known = handle.getValueState(f"{OWN_STATES}known", "epoch long, waits boolean")
         self._waiting = handle.getListState(f"{OWN_STATES}waiting", "rows binary")
-        self._handle = _Handle(handle)
+        self._handle = StateHandle(handle)
         self._processor.init(self._handle)
 
     def close(self) -> None:
@@ -170,48 +170,6 @@ class _Results:
         if missing := [name for name in self._names if name not in values]:
             raise TypeError(f"a result lacks {missing}: it has {list(values)}")
         return {name: values[name] for name in self._names}
-
-
-class _Handle:
-    """The handle that a user's processor gets: it remembers the state that it has given."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-        self._states: list[Any] = []
-
-    def clear(self) -> None:
-        """Remove all state of the substream in hand."""
-        for state in self._states:
-            state.clear()
-
-    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: Any = None) -> Any:
-        check_state(stateName, ttlDurationMs)
-        return self._given(self._handle.getValueState(stateName, schema))
-
-    def getListState(self, stateName: str, schema: Any, ttlDurationMs: Any = None) -> Any:
-        check_state(stateName, ttlDurationMs)
-        return self._given(self._handle.getListState(stateName, schema))
-
-    def getMapState(
-        self,
-        stateName: str,
-        userKeySchema: Any,
-        valueSchema: Any,
-        ttlDurationMs: Any = None,
-    ) -> Any:
-        check_state(stateName, ttlDurationMs)
-        return self._given(self._handle.getMapState(stateName, userKeySchema, valueSchema))
-
-    def deleteIfExists(self, stateName: str) -> None:
-        check_state(stateName, None)
-        self._handle.deleteIfExists(stateName)
-
-    def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: ARG002
-        raise no_timers()
-
-    def _given(self, state: Any) -> Any:
-        self._states.append(state)
-        return state
 
 
 def _batch() -> tuple[str, str, int]:
