@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import glob
+import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
@@ -26,7 +27,44 @@ from spark_client.windows.substreams import Ability
 
 _log = logging.getLogger("spark_client")
 
+_DIGESTS: Final = ("md5", "sha1", "sha256", "sha512")
 _URI: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class _DiffersError(Exception):
+    """A file is not as its manifest lists it, or not yet."""
+
+
+class _Listed(NamedTuple):
+    """A file as a manifest lists it.
+
+    Attributes:
+        size: in bytes; None: any.
+        digests: in hexadecimal digits, by the name of the algorithm.
+    """
+
+    place: str
+    size: int | None
+    digests: Mapping[str, str]
+
+    def check(self, digest: Callable[[str, str], str]) -> None:
+        """Compare the file that is there.
+
+        Args:
+            digest: returns that of a file, by its place and the algorithm.
+
+        Raises:
+            _DiffersError: it is not as it is listed.
+        """
+        if self.size is None and not self.digests:
+            return
+        if not os.path.exists(self.place):
+            raise _DiffersError(f"{self.place} is not there")
+        if self.size is not None and (size := os.path.getsize(self.place)) != self.size:
+            raise _DiffersError(f"{self.place} has {size} bytes, and is listed with {self.size}")
+        for name, listed in self.digests.items():
+            if digest(self.place, name) != listed.lower():
+                raise _DiffersError(f"{self.place} has another {name} than is listed")
 
 
 class Manifests(ByFiles):
@@ -44,7 +82,9 @@ class Manifests(ByFiles):
         scope: the field that has the scope, if the source has one.
         rows: the field that has the number of rows.
         files: the field that has files: paths relative to the manifest, ``file:`` URIs, or with `read` any that Spark
-            opens. Used where ``rows`` is missing.
+            opens. Their rows are counted where ``rows`` is missing. A file may be an object with its ``path``, and the
+            ``size`` in bytes, ``md5``, ``sha1``, ``sha256`` or ``sha512`` that it has to have: nothing is promised of
+            the manifest before.
         part: the field that names the part of a load which an entry is of, such as the host that wrote the manifest.
         parts: how many parts a load has, their names, or the field that has the number. A substream is closed when
             all of them are there. A part that comes twice alike is one.
@@ -105,6 +145,8 @@ class _LiveManifests(LiveFiles):
         super().__init__(front, spark)
         self._pattern = local_pattern(front.path, "the manifests")
         self._versions: dict[str, tuple[int, int]] = {}  # when a manifest was written, and its size
+        self._digests: dict[tuple[str, int, str], str] = {}  # of files, by when they were written
+        self._warned: set[str] = set()
 
     def visit(self, read: FilesRead) -> set[str]:
         places = set()
@@ -118,7 +160,14 @@ class _LiveManifests(LiveFiles):
             version = status.st_mtime_ns, status.st_size
             if self._versions.get(place) == version:
                 continue
-            portions = self._portions(place)
+            try:
+                portions = self._portions(place)
+            except _DiffersError as differs:
+                if str(differs) not in self._warned:
+                    self._warned.add(str(differs))
+                    _log.warning("%r: nothing is promised of manifest %s: %s", self.front, place, differs)
+                self.put(place, [])
+                continue  # the next look may find the file as it is listed
             self._versions[place] = version
             if replaced := read.replaced(file for each in portions for file in each.files if os.path.exists(file)):
                 _log.warning("%r: %s", self.front, reason_of(replaced, f"manifest {place}"))
@@ -127,8 +176,19 @@ class _LiveManifests(LiveFiles):
         self._versions = {place: version for place, version in self._versions.items() if place in places}
         return places
 
+    def _digest(self, file: str, algorithm: str) -> str:
+        known = file, os.stat(file).st_mtime_ns, algorithm
+        if known not in self._digests:
+            with open(file, "rb") as content:
+                self._digests[known] = hashlib.file_digest(content, algorithm).hexdigest()
+        return self._digests[known]
+
     def _portions(self, place: str) -> list[Portion]:
-        """Read a manifest: its counts by part, and the files that it names."""
+        """Read a manifest: its counts by part, and the files that it names.
+
+        Raises:
+            _DiffersError: a file is not as it is listed.
+        """
         front = self.front
         named: dict[tuple[str, int], set[str]] = {}
         rows: dict[tuple[str, int], list[Sequence[Any]]] = {}
@@ -142,9 +202,13 @@ class _LiveManifests(LiveFiles):
                     f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}. Give one"
                 )
             part = front.parts.of(entry, f"manifest {place}")
-            names = [listed] if isinstance(listed, str) else list(listed or [])
-            files = [self._file(place, name) for name in names if _is_local(name) or not counted]
+            names = [listed] if isinstance(listed, str | Mapping) else list(listed or [])
+            some = [self._listed(place, each) for each in names]
+            for each in some:
+                each.check(self._digest)
+            files = [each.place for each in some if _is_local(each.place) or not counted]
             if not counted:
+                self._check_footers(place, files)
                 count = front.rows_in(files)
             named.setdefault(part, set()).update(files)
             rows.setdefault(part, []).append(front.row(entry, count))
@@ -158,18 +222,29 @@ class _LiveManifests(LiveFiles):
             for part, found in rows.items()
         ]
 
-    def _file(self, place: str, name: str) -> str:
-        """Return a file that a manifest names: by its path, from the manifest's on, or by a URI."""
-        if not _URI.match(name):
-            return os.path.join(os.path.dirname(place), name)
-        if _is_local(name):
-            return local_pattern(name, f"manifest {place}:")
-        if self.front.read_files is None:
+    def _check_footers(self, place: str, files: Iterable[str]) -> None:
+        if self.front.read_files is None and (others := [file for file in files if not _is_local(file)]):
             raise UsageError(
-                f"manifest {place}: {name} is no path, and its footer can be read of a path only: have the manifest "
-                f"give the number of rows ({self.front.rows!r}), or give read=lambda files: spark.read.parquet(*files)"
+                f"manifest {place}: {others[0]} is no path, and its footer can be read of a path only: have the "
+                f"manifest give the number of rows ({self.front.rows!r}), or give read=lambda files: "
+                "spark.read.parquet(*files)"
             )
-        return name
+
+    def _listed(self, place: str, listed: str | Mapping[str, Any]) -> _Listed:
+        """Return a file that a manifest lists, by its path from the manifest's on, or by a URI."""
+        given = {"path": listed} if not isinstance(listed, Mapping) else listed
+        name, size = given.get("path"), count_of(given.get("size"))
+        if not isinstance(name, str) or not isinstance(size, int | None):
+            raise UsageError(f"manifest {place}: a file is {listed!r}: give its path, or an object with path and size")
+        digests = {key: str(given[key]) for key in _DIGESTS if given.get(key) is not None}
+        if _is_local(name):
+            local = local_pattern(name, f"manifest {place}:") if _URI.match(name) else name
+            return _Listed(os.path.join(os.path.dirname(place), local), size, digests)
+        if size is not None or digests:
+            raise UsageError(
+                f"manifest {place}: {name} is no path, so its size and digests cannot be read: leave them out"
+            )
+        return _Listed(name, None, {})
 
 
 def _is_local(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -393,6 +394,41 @@ def test_manifests_of_each_format_add_up_entries_of_a_substream(tmp_path: Path, 
     look = found(Manifests(tmp_path / f"*{Path(name).suffix}", "d", "s", rows="n"), NAMED)
     assert look() == {"a/1": 5, "b/2": 0}
     assert look() == {}
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "sha1", "sha256", "sha512"])
+@pytest.mark.parametrize("counts", [{"rows": 3}, {}])
+def test_files_count_once_they_are_as_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, algorithm: str, counts: dict[str, int]
+) -> None:
+    """A file is uploaded late, in two pieces, and is replaced by one of the same size."""
+    load(tmp_path / "in", "1", 3)
+    file = next((tmp_path / "in").glob("*1*"))
+    whole = file.read_bytes()
+    file.unlink()
+    digest = hashlib.new(algorithm, whole).hexdigest().upper()
+    listed = {"path": f"in/{file.name}", "size": len(whole), algorithm: digest}
+    (tmp_path / "m.json").write_text(json.dumps({"d": "2026-03-01", "files": [listed], **counts}))
+    look = found(Manifests(tmp_path / "*.json", "d"), DAYS)
+    for content, said in [
+        (None, "is not there"),
+        (whole[:10], f"has 10 bytes, and is listed with {len(whole)}"),
+        (whole[:-1] + b"?", f"has another {algorithm} than is listed"),
+    ]:
+        if content is not None:
+            file.write_bytes(content)
+        assert look() == {}
+        assert look() == {}
+        assert caplog.text.count(said) == 1
+    file.write_bytes(whole)
+    os.utime(file, ns=(1, 1))
+    assert look() == {"2026-03-01": 3}
+
+
+@pytest.mark.parametrize("listed", [{"size": 3}, {"path": "a", "size": "big"}, {"path": "s3://b/a", "size": 3}, 7])
+def test_files_that_are_listed_otherwise_are_refused(tmp_path: Path, listed: Any) -> None:
+    (tmp_path / "m.json").write_text(json.dumps({"d": "2026-03-01", "rows": 3, "files": [listed]}))
+    refusing(found(Manifests(tmp_path / "*.json", "d"), DAYS), "give its path|leave them out")
 
 
 HOURS = Named("hour")
