@@ -141,7 +141,7 @@ def check_present(names: Iterable[str], columns: Collection[str], what: str, adv
 
     Args:
         what: the option that names them.
-        advice: ends the message.
+        advice: a sentence at the end of the message: what to do instead.
     """
     for name in names:
         if name not in columns:

@@ -19,7 +19,7 @@ def check_choice(what: str, value: object, *choices: str, why: str = "") -> None
     """Refuse a value of an option that takes one of a few.
 
     Args:
-        why: ends the message.
+        why: a clause at the end of the message, with the sign before it.
 
     >>> check_choice("probe", "task", "driver", "executors")
     Traceback (most recent call last):
@@ -61,7 +61,7 @@ def refused(what: str, advice: str = "", errors: Any = Exception) -> Iterator[No
 
     Args:
         what: failed; stands before the reason.
-        advice: stands after it.
+        advice: a sentence after the reason: what to do.
         errors: as ``except`` takes them; a `UsageError` among them gets the words around it, too.
 
     >>> with refused("keys: Spark cannot group by 'at'", "Cast it"):

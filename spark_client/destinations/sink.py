@@ -102,7 +102,7 @@ def check_writes(sink: object, what: str, instead: str = "") -> None:
 
     Args:
         what: the method that it was given to.
-        instead: ends the message.
+        instead: a clause at the end of the message, for places that are no sinks.
     """
     if not callable(getattr(sink, "write", None)):
         raise UsageError(

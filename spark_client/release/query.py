@@ -124,12 +124,12 @@ class ReleaseQuery:
 
     @property
     def outlives_its_sources(self) -> bool:
-        """Return whether it has something to do when all that the query's sources have sent has ended."""
+        """Return whether the query has something to do when all that the query's sources have sent has ended."""
         return True
 
     @property
     def reads_all(self) -> bool:
-        """Return whether it reads all rows that it is given; else nobody knows how many."""
+        """Return whether all rows of a batch are read; else nobody knows how many there are."""
         return True
 
     def process(self, batch_input: BatchInput | None, run: Run, epoch: int, spark: SparkSession) -> BatchResult:

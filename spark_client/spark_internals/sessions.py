@@ -32,7 +32,7 @@ def check_release(what: str, least: tuple[int, ...], advice: str) -> None:
 
     Args:
         least: the numbers of the first release that has it.
-        advice: ends the message.
+        advice: a sentence at the end of the message: what to do until then.
     """
     if tuple(map(int, re.findall(r"\d+", pyspark.__version__)))[: len(least)] < least:
         raise UsageError(f"{what} needs Spark {'.'.join(map(str, least))}, and this is {pyspark.__version__}. {advice}")

@@ -56,8 +56,8 @@ def check_signs(location: str, signs: Set[str], what: str, reason: str) -> None:
     """Refuse a location with signs that mean something else to those who open it.
 
     Args:
-        signs: those.
-        reason: ends "which …".
+        signs: the characters that are refused.
+        reason: what others take them for: the end of a clause with "which".
     """
     if found := sorted(signs & set(location)):
         raise UsageError(f"{what}: has {' '.join(found)}, which {reason}: choose another place")

@@ -54,8 +54,8 @@ def check_kind_of(what: str, time: object, kind: str, taken: Sequence[str] = TIM
 
     Args:
         time: the column as it was given, for the message.
-        taken: of `TIMES`.
-        why: ends the message.
+        taken: the types that are taken, of `TIMES`.
+        why: a clause at the end of the message, with the sign before it.
     """
     if kind not in taken:
         raise UsageError(f"{what}={time!r} is {kind}: a time is a {' or a '.join(taken)}{why}")
