@@ -279,7 +279,7 @@ def silence(source: SourceRows, after: Duration, front: str, rules: Iterable[str
     """Return `Front.idle_after` by some rules of the job.
 
     Args:
-        after: the shortest silence.
+        after: the shortest silence after which nobody waits for a part.
         front: the kind of front, for messages.
 
     Raises:
