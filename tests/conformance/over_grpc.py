@@ -225,7 +225,7 @@ def _promise(said: list[Any], index: dict[Any, int] | None = None) -> wire.Promi
         case ["finish", front]:
             return wire.Promise(finish=front)
         case ["expect", front, scope, name, end_time, segment, elements, *revise]:
-            changes, xor = [*revise, False, None][:2]
+            changes, xor = [*revise, *(False, None)[len(revise) :]]
             expect = wire.Expect(front=front, segment=segment, elements=elements, revise=bool(changes), xor=xor)
             if index is None:
                 expect.substream.MergeFrom(wire.SubstreamName(scope=scope, name=name, end_time=end_time))

@@ -54,7 +54,7 @@ def run_in_the_core(vector: Path) -> None:
 
 def test_a_core_that_loses_count_is_found_out() -> None:
     """Its answers and events are right."""
-    with staged_is_miscounted(), pytest.raises(AssertionError, match="Staged epochs count"):
+    with staged_is_miscounted(), pytest.raises(AssertionError, match="staged epochs count"):
         run_all_in_the_core()
 
 

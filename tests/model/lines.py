@@ -302,7 +302,7 @@ def _promise(said: list[Any], index: dict[tuple[str, str, int | None], int]) -> 
         case ["finish", front]:
             return Finish(front)
         case ["expect", front, scope, name, end_time, segment, elements, *revise]:
-            place, (changes, xor) = index.get((scope, name, end_time), 0), [*revise, False, None][:2]
+            place, (changes, xor) = index.get((scope, name, end_time), 0), [*revise, *(False, None)[len(revise) :]]
             return Expect(front, segment, place, elements, bool(changes), xor)
         case ["identities", front, scope, name, end_time, segment, xor]:
             return Identities(front, segment, index.get((scope, name, end_time), 0), xor)

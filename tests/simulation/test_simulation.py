@@ -61,7 +61,7 @@ def _watched(seed: int) -> Dataflow:
 
 def test_a_core_that_loses_count_is_found_out_by_its_invariants() -> None:
     """The oracle sees nothing of it."""
-    with staged_is_miscounted(), pytest.raises(AssertionError, match="Staged epochs count"):
+    with staged_is_miscounted(), pytest.raises(AssertionError, match="staged epochs count"):
         _run(range(100))
 
 
