@@ -225,8 +225,8 @@ def _promise(said: list[Any], index: dict[Any, int] | None = None) -> wire.Promi
         case ["finish", front]:
             return wire.Promise(finish=front)
         case ["expect", front, scope, name, end_time, segment, elements, *revise]:
-            changes, xor = [*revise, *(False, None)[len(revise) :]]
-            expect = wire.Expect(front=front, segment=segment, elements=elements, revise=bool(changes), xor=xor)
+            changes, xor = bool(revise and revise[0]), revise[1] if len(revise) > 1 else None
+            expect = wire.Expect(front=front, segment=segment, elements=elements, revise=changes, xor=xor)
             if index is None:
                 expect.substream.MergeFrom(wire.SubstreamName(scope=scope, name=name, end_time=end_time))
             else:

@@ -302,8 +302,8 @@ def _promise(said: list[Any], index: dict[tuple[str, str, int | None], int]) -> 
         case ["finish", front]:
             return Finish(front)
         case ["expect", front, scope, name, end_time, segment, elements, *revise]:
-            place, (changes, xor) = index.get((scope, name, end_time), 0), [*revise, *(False, None)[len(revise) :]]
-            return Expect(front, segment, place, elements, bool(changes), xor)
+            place, xor = index.get((scope, name, end_time), 0), revise[1] if len(revise) > 1 else None
+            return Expect(front, segment, place, elements, bool(revise and revise[0]), xor)
         case ["identities", front, scope, name, end_time, segment, xor]:
             return Identities(front, segment, index.get((scope, name, end_time), 0), xor)
     raise ValueError(said)
