@@ -17,6 +17,7 @@ from spark_client.fronts.counts import ByCount, Found, HowManyParts, LiveCounts,
 from spark_client.fronts.front import READ_ONCE, Rows, SourceRows
 from spark_client.fronts.in_rows import InRows
 from spark_client.windows.substreams import Substream
+from tracker.client import IDENTITIES
 
 
 class Counts(NamedTuple):
@@ -81,6 +82,7 @@ class Schedule(ByCount):
         self.identity = identity
         if identity is not None:
             self.trusts = "the counts that you give, and the identities of their rows"
+            self.needs = IDENTITIES
         self._parts = Parts(part, parts, "Schedule")
         self.read_counts = expected if callable(expected) else None
         # A list, since another source may take the same schedule: an iterator gives its rows once.

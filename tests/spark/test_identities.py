@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,16 @@ def test_what_is_no_identity_is_refused(
     tracking = BatchTracking(feed, spark, job, tracker.address)
     with pytest.raises(UsageError, match=said):
         start(tracking, feed, Schedule(given, identity=identity), tmp_path)
+
+
+def test_a_tracker_that_would_count_only_is_refused(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = replace(TrackerClient(tracker.address).server_info(), features=(), version="0.2.0")
+    monkeypatch.setattr(TrackerClient, "server_info", lambda client: older)
+    tracking = BatchTracking(feed, spark, job, tracker.address)
+    with pytest.raises(TrackingError, match=r"Schedule\(<table>\) needs a later tracker than this one, 0.2.0: upgrade"):
+        start(tracking, feed, Schedule([("a", WHEN, 1, 1)], identity="row_id"), tmp_path)
 
 
 def test_a_row_without_an_identity_fails_its_batch(

@@ -64,13 +64,14 @@ from tracker.contract.status import (
     SubstreamStatus,
 )
 from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Outcome, Reason
-from tracker.wire import COMMITTED_ENDS
+from tracker.wire import COMMITTED_ENDS, IDENTITIES
 
 if TYPE_CHECKING:
     from tracker.sharded import Position, ShardedClient, ShardedProducer, ShardedWatch
 
 __all__ = [
     "COMMITTED_ENDS",
+    "IDENTITIES",
     "NO_END_TIME",
     "Advanced",
     "Credentials",

@@ -21,7 +21,7 @@ from tracker.contract.values import EVERY_SCOPE
 from tracker.core import JobView, Tracker
 from tracker.page.source import EventTail, Surveyed
 from tracker.security.guard import Caller
-from tracker.wire import COMMITTED_ENDS, HAND_OVER, UNPROMISED, codec
+from tracker.wire import COMMITTED_ENDS, HAND_OVER, IDENTITIES, UNPROMISED, codec
 from tracker.wire.gen import tracker_pb2 as wire
 
 from .calls import Handler
@@ -92,7 +92,7 @@ class Lookups:
             leader=True,
             limits=self._limits.by_name(),
             instance=self._instance,
-            features=[HAND_OVER, COMMITTED_ENDS, UNPROMISED],
+            features=[HAND_OVER, COMMITTED_ENDS, UNPROMISED, IDENTITIES],
         ).SerializeToString()
 
     async def _list_jobs(self, data: bytes, caller: Caller) -> bytes:

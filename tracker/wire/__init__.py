@@ -16,3 +16,6 @@ COMMITTED_ENDS = "committed-ends"
 
 #: the feature of a server that knows a deadline, a threshold and silent scopes
 UNPROMISED = "ends-without-promise"
+
+#: the feature of a server that compares the identities of elements with those that a front has promised
+IDENTITIES = "identities"

@@ -270,7 +270,7 @@ class ServerInfo(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Abilities that earlier releases would get wrong instead of refusing them: `hand-over`."""
+        """Abilities that earlier releases would get wrong instead of refusing them, such as `hand-over`."""
 
     def __init__(
         self,
