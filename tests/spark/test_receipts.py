@@ -165,7 +165,7 @@ def test_a_receipt_behind_a_channel_has_the_counts_on_the_way(
 def test_receipts_are_for_releases(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path) -> None:
     tracking = Tracking(spark, job, tracker.address)
     source = tracking.source(feed.stream(spark), "in", substream="kind")
-    with pytest.raises(UsageError, match="only sends rows on"):
+    with pytest.raises(UsageError, match="give them to the query that releases"):
         source.writeStream.receipts(tmp_path / "receipts")
     tracking.stop()
 

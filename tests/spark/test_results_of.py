@@ -304,7 +304,7 @@ def test_names_are_taken_as_they_are() -> None:
     found = Found(Named("load", scope="tenant"))
     found.receipts = [receipt("a", 0, 4, name="load 7", end_time=None)]
     found.front.look(Path(), None)
-    assert found.front._known == {Substream("a", "load 7", None): 4}
+    assert found.front._known == {Substream("a", "load 7", None): (4, None)}
 
 
 def test_what_cannot_be_meant_is_refused_where_it_is_declared(
