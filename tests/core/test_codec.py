@@ -72,7 +72,7 @@ DERIVED: Mapping[str, Mapping[str, str]] = {
     "Expectations": {
         "_least": "the least of the numbers",
         "_segment": "goes with it",
-        "_with_xor": "found by the numbers",
+        "_compared": "found by the numbers and identities",
         "_short": "counted when it is asked",
         "_short_expected": "counted when it is asked",
         "_short_sent": "counted when it is asked",

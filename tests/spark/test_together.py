@@ -485,7 +485,7 @@ def test_a_query_of_several_needs_a_checkpoint_and_no_output_options(shop: Shop)
         writer.option("compression", "gzip").start()
     tracking = Tracking(shop.spark, shop.job, shop.address)
     outputs = shop.outputs(shop.releases(tracking, shop.source(tracking)))
-    with pytest.raises(UsageError, match="needs .option.'checkpointLocation'"):
+    with pytest.raises(UsageError, match=r"needs .option.'checkpointLocation'"):
         tracking.write_together(outputs).start()
 
 

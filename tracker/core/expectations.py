@@ -52,7 +52,7 @@ class Expectations:
         self.count = 0  #: numbers that stand, and identities added up
         self._numbers: dict[int, dict[Key, Number]] = {}  # by id: what stands
         self._identities: dict[int, dict[Key, int]] = {}  # by id: the XOR of those that were sent, known or expected
-        self._with_xor: set[int] = set()  # ids with a number that has an XOR
+        self._compared: set[int] = set()  # ids of which identities were promised, or sent where none were
         self._announced: dict[int, dict[int, int]] = {}  # by id and segment: the number that more was sent than
         # By row: nothing can be met or exceeded while fewer than so many were sent on that segment.
         self._least: NDArray[np.uint64] = np.zeros(0, np.uint64)
@@ -97,7 +97,7 @@ class Expectations:
 
     def differs(self, id_: int, segment: int) -> bool:
         """Return whether the identities of what was sent on a segment are not those that a front has promised."""
-        if id_ not in self._with_xor:
+        if id_ not in self._compared:
             return False
         sent = self._identities.get(id_, {})
         return any(
@@ -123,10 +123,10 @@ class Expectations:
         rows = np.concatenate([rows, more[:, 0]])
         sent = self._accounts.cells.sent_each(rows, segments)
         short = sent < expected
-        if self._with_xor:
-            ids = self._accounts.ids_of(rows).tolist()
-            lines = zip(ids, segments.tolist(), strict=True)
-            short |= np.fromiter((self.differs(id_, segment) for id_, segment in lines), np.bool_, len(ids))
+        if self._compared:
+            some = np.isin(rows, self._accounts.rows_of(np.array(list(self._compared), np.uint64)))
+            for line in np.flatnonzero(some & ~short).tolist():
+                short[line] = self.differs(self._accounts.id_of(int(rows[line])), int(segments[line]))
         short &= self._accounts.cells.reasons(rows, segments) == 0
         return Missing(rows[short], segments[short], expected[short], sent[short])
 
@@ -179,8 +179,17 @@ class Expectations:
         sent = self._identities.setdefault(id_, {})
         self.count += key not in sent
         sent[key] = sent.get(key, 0) ^ xor
-        if id_ in self._with_xor:
+        if id_ in self:
+            self._compare(id_)
             self._uncounted_ones.add(self._accounts.row_of(id_))
+
+    def _compare(self, id_: int) -> None:
+        """Note whether identities have to be compared: no elements need none, as long as none were sent."""
+        sent = self._identities.get(id_, {})
+        if any(each.xor is not None and (each.elements or key in sent) for key, each in self.of(id_).items()):
+            self._compared.add(id_)
+        else:
+            self._compared.discard(id_)
 
     def accepts(self, pledge: ExpectOf, before: Number | None) -> bool:
         """Return whether a number takes effect: one that differs from the present number and does not revise it is
@@ -240,6 +249,13 @@ class Expectations:
 
     def relaid(self, kept: dict[int, int]) -> None:
         """Move to another graph, in which segments have other numbers or no longer exist."""
+        for id_, sent in list(self._identities.items()):
+            moved_sent = {(kept[on], front): xor for (on, front), xor in sent.items() if on in kept}
+            self.count += len(moved_sent) - len(sent)
+            if moved_sent:
+                self._identities[id_] = moved_sent
+            else:
+                del self._identities[id_]
         for id_, numbers in list(self._numbers.items()):
             moved = {(kept[on], front): number for (on, front), number in numbers.items() if on in kept}
             self.count += len(moved) - len(numbers)
@@ -248,13 +264,6 @@ class Expectations:
             else:
                 del self._numbers[id_]
             self._expect(id_)
-        for id_, sent in list(self._identities.items()):
-            moved_sent = {(kept[on], front): xor for (on, front), xor in sent.items() if on in kept}
-            self.count += len(moved_sent) - len(sent)
-            if moved_sent:
-                self._identities[id_] = moved_sent
-            else:
-                del self._identities[id_]
         for id_, announced in self._announced.items():
             self._announced[id_] = {kept[on]: number for on, number in announced.items() if on in kept}
 
@@ -280,10 +289,7 @@ class Expectations:
             self._short = np.concatenate([self._short, np.zeros(more, np.bool_)])
             self._short_expected = np.concatenate([self._short_expected, np.zeros(more, np.uint64)])
             self._short_sent = np.concatenate([self._short_sent, np.zeros(more, np.uint64)])
-        if any(number.xor is not None for number in self.of(id_).values()):
-            self._with_xor.add(id_)
-        else:
-            self._with_xor.discard(id_)
+        self._compare(id_)
         segments = {segment for segment, _ in self.of(id_)}
         if len(segments) == 1:
             segment = segments.pop()
