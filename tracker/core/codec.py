@@ -525,9 +525,9 @@ def dump_expectations(expectations: Expectations, provisional: Provisional) -> V
 def load_expectations(job: Job, values: Values) -> None:
     expectations = job.closing.expectations
     for id_, numbers in values.get("numbers", ()):
-        expectations.restore(id_, {(segment, front): _number(*number) for segment, front, *number in numbers})
+        expectations.restore(id_, {(segment, front): Number.of(*number) for segment, front, *number in numbers})
     for id_, segment, front, given in values.get("given", ()):
-        numbers = [(_origin(by), _number(*number)) for by, *number in given]
+        numbers = [(_origin(by), Number.of(*number)) for by, *number in given]
         job.provisional.keep_numbers(id_, (segment, front), numbers)
     for id_, segment, front, xor in values.get("identities", ()):
         expectations.identify(id_, (segment, front), xor)
@@ -535,8 +535,3 @@ def load_expectations(job: Job, values: Values) -> None:
         job.provisional.keep_identities(id_, tuple(by), (segment, front), xor)
     for id_, segments in values.get("announced", ()):
         expectations._announced[id_] = dict(map(tuple, segments))
-
-
-def _number(elements: int, xor: int | None = None) -> Number:
-    """Return a number; one of an earlier version has no XOR."""
-    return Number(elements, xor if elements else 0)

@@ -194,7 +194,7 @@ class Expectations:
     def accepts(self, pledge: ExpectOf, before: Number | None) -> bool:
         """Return whether a number takes effect: one that differs from the present number and does not revise it is
         ignored."""
-        return before is None or before == Number.of(pledge) or pledge.revise
+        return before is None or before == pledge.number or pledge.revise
 
     def give(self, pledge: ExpectOf) -> bool:
         """Record a front's number.
@@ -204,7 +204,7 @@ class Expectations:
         """
         id_, key = self._accounts.id_of(pledge.row), (pledge.segment, pledge.front)
         before = self.of(id_).get(key)
-        return self.accepts(pledge, before) and self.replace(id_, key, Number.of(pledge))
+        return self.accepts(pledge, before) and self.replace(id_, key, pledge.number)
 
     def replace(self, id_: int, key: Key, number: Number | None) -> bool:
         """Replace a number, or remove it; return whether it has changed."""

@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tracker.contract.commands import Expect
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.values import Mode
 
@@ -132,9 +131,9 @@ class Number(NamedTuple):
     xor: int | None = None
 
     @classmethod
-    def of(cls, promise: Expect | ExpectOf) -> Number:
+    def of(cls, elements: int, xor: int | None = None) -> Number:
         """Return what a promise gives: no elements have no identities, whatever else it has."""
-        return cls(promise.elements, promise.xor if promise.elements else 0)
+        return cls(elements, xor if elements else 0)
 
 
 class ExpectOf(NamedTuple):
@@ -146,6 +145,11 @@ class ExpectOf(NamedTuple):
     elements: int
     revise: bool
     xor: int | None = None
+
+    @property
+    def number(self) -> Number:
+        """Return the number that the pledge gives."""
+        return Number.of(self.elements, self.xor)
 
 
 class IdentitiesOf(NamedTuple):

@@ -94,7 +94,7 @@ class Provisional:
             given = self.numbers.get(id_, {}).get(key)
             if given is None:
                 given = [] if before is None else [(COMMITTED, before)]
-            self.keep_numbers(id_, key, [*given, (origin, Number.of(pledge))])
+            self.keep_numbers(id_, key, [*given, (origin, pledge.number)])
 
     def keep_identities(self, id_: int, origin: Origin, key: Key, xor: int) -> None:
         """Note what an epoch has added to the identities of sent elements."""

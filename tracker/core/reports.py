@@ -510,7 +510,7 @@ def _check_expectations(
             pieces = keep[1] if keep is not None and keep[0] == number else producer.staged[number].pieces
             for pledge in (pledge for piece in pieces for pledge in piece.pledges):
                 if isinstance(pledge, ExpectOf):
-                    recorded[pledge.row, pledge.segment, pledge.front] = Number.of(pledge)
+                    recorded[pledge.row, pledge.segment, pledge.front] = pledge.number
     for promise in expects:
         row = new.get(promise.substream_index, int(resolved.rows[promise.substream_index]))
         segment = job.graph.number[promise.segment]
@@ -519,7 +519,7 @@ def _check_expectations(
             has_ended = bool(job.accounts.reason(row, segment))
             if last is None:
                 last = job.closing.expectations.of(job.accounts.id_of(row)).get((segment, promise.front))
-        promised = Number.of(promise)
+        promised = Number.of(promise.elements, promise.xor)
         if last is not None and last != promised and (has_ended or not promise.revise):
             why = "the substream has ended there" if has_ended else "set revise if the number has changed"
             others = " and others" if last.elements == promised.elements else ""
