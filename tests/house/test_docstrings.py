@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,8 +43,15 @@ _CLAUSE = re.compile(
 )
 
 
+def _find_none(rule: Callable[[Path], Iterable[tuple[int, str]]], folder: str) -> None:
+    """Fail with each line that a rule finds in a folder's modules, but for those that are generated."""
+    paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "gen" not in path.parts]
+    found = [f"{path.relative_to(ROOT)}:{line}: {words}" for path in paths for line, words in rule(path)]
+    assert not found, "\n".join(found)
+
+
 def beginnings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the first word of each function's docstring.
+    """Yield the line and the first word of each function's docstring that begins with no verb.
 
     A property describes a value, and a test states what holds.
     """
@@ -52,19 +59,14 @@ def beginnings(path: Path) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_"):
             text = ast.get_docstring(node)
             if text and not any("property" in ast.unparse(each) for each in node.decorator_list):
-                yield node.lineno, text.split()[0].rstrip(",:")
+                word = text.split()[0].rstrip(",:")
+                if _BANNED.fullmatch(word):
+                    yield node.lineno, word
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_docstring_begins_with_a_verb(folder: str) -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {word}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if "gen" not in path.parts
-        for line, word in beginnings(path)
-        if _BANNED.fullmatch(word)
-    ]
-    assert not found, "\n".join(found)
+    _find_none(beginnings, folder)
 
 
 def verbs(path: Path) -> Iterator[tuple[int, str]]:
@@ -78,9 +80,7 @@ def verbs(path: Path) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_class_begins_with_a_noun(folder: str) -> None:
-    paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "gen" not in path.parts]
-    found = [f"{path.relative_to(ROOT)}:{line}: {word}" for path in paths for line, word in verbs(path)]
-    assert not found, "\n".join(found)
+    _find_none(verbs, folder)
 
 
 def test_a_noun_clause_is_found(tmp_path: Path) -> None:
@@ -106,9 +106,7 @@ def clauses(path: Path) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_sentence_begins_with_a_noun_clause(folder: str) -> None:
-    paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "gen" not in path.parts]
-    found = [f"{path.relative_to(ROOT)}:{line}: {word}" for path in paths for line, word in clauses(path)]
-    assert not found, "\n".join(found)
+    _find_none(clauses, folder)
 
 
 def test_a_sentence_is_found_in_docstrings_and_comments(tmp_path: Path) -> None:
@@ -128,9 +126,7 @@ def pronouns(path: Path) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_docstring_names_what_is_acted_on(folder: str) -> None:
-    paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if "gen" not in path.parts]
-    found = [f"{path.relative_to(ROOT)}:{line}: {words}" for path in paths for line, words in pronouns(path)]
-    assert not found, "\n".join(found)
+    _find_none(pronouns, folder)
 
 
 def test_a_pronoun_without_a_noun_is_found(tmp_path: Path) -> None:
@@ -153,18 +149,18 @@ def arguments(docstring: str) -> Iterator[tuple[str, str]]:
         yield name, words
 
 
+def unexplained(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line, the names and the explanation of each argument that has too few words."""
+    for node in ast.walk(parsed(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for name, words in arguments(ast.get_docstring(node) or ""):
+                if len(words.split()) < _FEWEST:
+                    yield node.lineno, f"{name}: {words}"
+
+
 @pytest.mark.parametrize("folder", FOLDERS[:2])
 def test_an_argument_is_explained_or_left_out(folder: str) -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {name}: {words}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if "gen" not in path.parts
-        for node in ast.walk(parsed(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        for name, words in arguments(ast.get_docstring(node) or "")
-        if len(words.split()) < _FEWEST
-    ]
-    assert not found, "\n".join(found)
+    _find_none(unexplained, folder)
 
 
 def test_the_words_of_an_argument_are_counted_over_its_lines() -> None:
