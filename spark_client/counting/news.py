@@ -170,6 +170,23 @@ class JobNews:
         with self.explaining():
             return self._logs.read(after, up_to, segments)
 
+    def require(self, feature: str, what: str) -> None:
+        """Refuse a tracker of an earlier release, which would not notice what it is asked for.
+
+        Args:
+            feature: that it has to have; empty: none.
+            what: asks for it, for the message.
+
+        Raises:
+            TrackingError: the tracker does not have it, or cannot be reached.
+        """
+        if not feature:
+            return
+        with self.explaining():
+            known = self._client.server_info()
+        if feature not in known.features:
+            raise TrackingError(f"{what} needs a later tracker than this one, {known.version}: upgrade it first")
+
     @contextmanager
     def explaining(self) -> Iterator[None]:
         """Raise what the tracker refuses, or that it cannot be reached, with what to do about it."""

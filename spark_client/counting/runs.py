@@ -122,23 +122,6 @@ class Run:
             what_to_do = advice("LOG_CHANGED", "", self.job, self.client.command_options)
             raise TrackingError(f"LOG_CHANGED: the job's log is {self.place.log_id!r}, and was {known!r}. {what_to_do}")
 
-    def require(self, feature: str, what: str) -> None:
-        """Refuse a tracker of an earlier release, which would not notice what it is asked for.
-
-        Args:
-            feature: that it has to have; empty: none.
-            what: asks for it, for the message.
-
-        Raises:
-            TrackingError: the tracker does not have it, or cannot be reached.
-        """
-        if not feature:
-            return
-        with self.news.explaining():
-            known = self.client.server_info()
-        if feature not in known.features:
-            raise TrackingError(f"{what} needs a later tracker than this one, {known.version}: upgrade it first")
-
     def open_between(self, act: int) -> None:
         """Open the run by which results are sent on between two batches, unless it is open.
 

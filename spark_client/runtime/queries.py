@@ -180,7 +180,7 @@ class TrackedQuery:
         run.check_log(self.checkpoint)
         for number, (stream, front) in enumerate(self.reads):
             if front is not None:
-                run.require(front.front.needs, repr(front.front))
+                run.news.require(front.front.needs, repr(front.front))
                 if front.front.counts:
                     folder = self.checkpoint / "tracker" / "counts" / str(number)
                     front.begin(RecordedCounts(folder, self.checkpoint, run, stream.segment))
