@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence, Set
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
-from spark_client.advice import explained
+from spark_client.advice import explained, explaining
 from spark_client.errors import TrackingError
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient
@@ -187,13 +187,9 @@ class JobNews:
         if feature not in known.features:
             raise TrackingError(f"{what} needs a later tracker than this one, {known.version}: upgrade it first")
 
-    @contextmanager
-    def explaining(self) -> Iterator[None]:
+    def explaining(self) -> AbstractContextManager[None]:
         """Raise what the tracker refuses, or that it cannot be reached, with what to do about it."""
-        try:
-            yield
-        except (TrackerError, TrackerUnavailable) as error:
-            raise self.explained(error) from error
+        return explaining(self._job, self._client.command_options)
 
     def explained(self, error: Exception) -> TrackingError:
         """Return what a call has raised, with what to do about it."""
