@@ -12,13 +12,13 @@ from pathlib import Path
 
 from tests.journal.redis_server import RedisServer
 
-from .test_trackers import play_objects, play_redis, play_sqlite
+from .test_trackers import play
 
 _AT_ONCE = 20  # seeds of one piece of work
 JOURNALS = ("redis", "file", "objects")
 
 
-def play(seeds: range) -> tuple[float, list[str]]:
+def play_all(seeds: range) -> tuple[float, list[str]]:
     """Play seeds, and return the seconds of a processor that they took, and what was found out."""
     begun = time.process_time()
     found = []
@@ -29,10 +29,7 @@ def play(seeds: range) -> tuple[float, list[str]]:
         for seed in seeds:
             journal, losses, place = JOURNALS[seed % 3], seed // 6 % 2 == 1, base / str(seed)
             try:
-                if journal == "redis":
-                    play_redis(seed, redis.port, place, losses)
-                else:
-                    {"file": play_sqlite, "objects": play_objects}[journal](seed, place, losses)
+                play(journal, seed, redis.port, place, losses)
             except Exception as error:
                 found.append(f"seed {seed}, {journal}, {'losses' if losses else 'kills'}: {error!r}")
             shutil.rmtree(place, ignore_errors=True)
@@ -50,7 +47,7 @@ def main() -> int:
     played, used, failed = 0, 0.0, 0
     with ProcessPoolExecutor(arguments.processes) as pool:
         pieces = [range(seed, min(seed + _AT_ONCE, last)) for seed in range(arguments.first, last, _AT_ONCE)]
-        work = {pool.submit(play, piece): piece for piece in pieces}
+        work = {pool.submit(play_all, piece): piece for piece in pieces}
         for future in as_completed(work):
             seconds, found = future.result()
             played, used, failed = played + len(work[future]), used + seconds, failed + len(found)

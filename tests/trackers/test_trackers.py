@@ -66,6 +66,13 @@ def play_sqlite(seed: int, base: Path, losses: bool) -> World:
         return _play(world, seed)
 
 
+def play(journal: str, seed: int, port: int, base: Path, losses: bool) -> World:
+    """Play a seed over one of the journals: ``redis``, at a port, ``file`` or ``objects``."""
+    if journal == "redis":
+        return play_redis(seed, port, base, losses)
+    return {"file": play_sqlite, "objects": play_objects}[journal](seed, base, losses)
+
+
 def _play(world: World, seed: int) -> World:
     logging.disable(logging.CRITICAL)
     try:
@@ -170,10 +177,7 @@ def test_a_mend_that_is_taken_out_is_found_out(
     take_out(monkeypatch)
     for seed in range(1_000):
         try:
-            if store == "redis":
-                play_redis(seed, redis_server.port, tmp_path / str(seed), losses)
-            else:
-                {"objects": play_objects, "file": play_sqlite}[store](seed, tmp_path / str(seed), losses)
+            play(store, seed, redis_server.port, tmp_path / str(seed), losses)
         except AssertionError:
             return
     pytest.fail("1,000 runs have not found it")
