@@ -146,6 +146,8 @@ def partition_within(df: DataFrame, value: ColumnOrName, partitions: Sequence[in
         names = ", ".join("'" + str(each).replace("\\", "\\\\").replace("'", "\\'") + "'" for each in partitions)
         fault = f"{called} is none of the partitions that the front declares"
         return Condition(column(value).isin(*partitions), fault, sql and f"{sql} in ({names})")
+    reason = "and its partitions have numbers: cast it to int"
+    check_types([field], lambda kind: isinstance(kind, T.IntegralType | T.StringType), what, reason)
     last = len(partitions) - 1
     fault = f"{called} is no partition from 0 to {last}, as the front declares them"
     return Condition(column(value).between(0, last), fault, sql and f"{sql} between 0 and {last}")

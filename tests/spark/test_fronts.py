@@ -244,9 +244,18 @@ def test_partitions_are_given_with_their_number_or_names(partition: Any, partiti
             front()
 
 
-def test_partitions_with_names_are_texts(spark: SparkSession, feed: Feed) -> None:
-    hours: Any = {"window": ("ts", "1 hour"), "front": Frontier("1 hour", "part", ["a", "b"])}
-    with pytest.raises(UsageError, match="is int, and its partitions have names: cast it"):
+@pytest.mark.parametrize(
+    ("column", "partitions", "said"),
+    [
+        ("part", ["a", "b"], "is int, and its partitions have names: cast it"),
+        ("value", 2, "is double, and its partitions have numbers: cast it to int"),
+    ],
+)
+def test_partitions_with_names_are_texts_and_others_whole_numbers(
+    spark: SparkSession, feed: Feed, column: str, partitions: Any, said: str
+) -> None:
+    hours: Any = {"window": ("ts", "1 hour"), "front": Frontier("1 hour", column, partitions)}
+    with pytest.raises(UsageError, match=said):
         Tracking(spark, "named", "127.0.0.1:1").source(feed.stream(spark), "in", **hours)
 
 
