@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
@@ -28,6 +28,7 @@ from spark_client.windows.substreams import Ability
 _log = logging.getLogger("spark_client")
 
 _DIGESTS: Final = ("md5", "sha1", "sha256", "sha512")
+_Version: TypeAlias = tuple[int, int, int]  #: when a file was written, when it got its name, and its size
 _URI: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
@@ -144,8 +145,8 @@ class _LiveManifests(LiveFiles):
     def __init__(self, front: Manifests, spark: SparkSession) -> None:
         super().__init__(front, spark)
         self._pattern = local_pattern(front.path, "the manifests")
-        self._versions: dict[str, tuple[int, int]] = {}  # when a manifest was written, and its size
-        self._digests: dict[tuple[str, int, str], str] = {}  # of files, by when they were written
+        self._versions: dict[str, _Version] = {}  # of manifests
+        self._digests: dict[tuple[str, _Version, str], str] = {}  # of versions of files
         self._warned: set[str] = set()
 
     def visit(self, read: FilesRead) -> set[str]:
@@ -157,7 +158,7 @@ class _LiveManifests(LiveFiles):
             if not status.st_size:
                 continue  # it has just been opened
             places.add(place)
-            version = status.st_mtime_ns, status.st_size
+            version = _version(status)
             if self._versions.get(place) == version:
                 continue
             try:
@@ -177,7 +178,7 @@ class _LiveManifests(LiveFiles):
         return places
 
     def _digest(self, file: str, algorithm: str) -> str:
-        known = file, os.stat(file).st_mtime_ns, algorithm
+        known = file, _version(os.stat(file)), algorithm
         if known not in self._digests:
             with open(file, "rb") as content:
                 self._digests[known] = hashlib.file_digest(content, algorithm).hexdigest()
@@ -245,6 +246,11 @@ class _LiveManifests(LiveFiles):
                 f"manifest {place}: {name} is no path, so its size and digests cannot be read: leave them out"
             )
         return _Listed(name, None, {})
+
+
+def _version(status: os.stat_result) -> _Version:
+    """Return what tells a file from others that get its name, also by a copy that keeps times."""
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def _is_local(name: str) -> bool:

@@ -548,6 +548,17 @@ def test_a_manifest_that_has_just_been_opened_is_not_there_yet(tmp_path: Path) -
     assert found(Manifests(tmp_path / "18.json", "load"), Named("load"))() == {}
 
 
+def test_a_manifest_of_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:
+    """A copy that keeps times, as ``cp -p`` does, is put in the place of the first."""
+    for rows in (12, 13):
+        (tmp_path / "next").write_text(f'{{"load": "17", "rows": {rows}}}')
+        os.utime(tmp_path / "next", (1_000_000_000, 1_000_000_000))
+        (tmp_path / "next").rename(tmp_path / "17.json")
+        if rows == 12:
+            look = found(Manifests(tmp_path / "*.json", "load", revise=True), Named("load"))
+        assert look() == {"17": rows}
+
+
 def test_a_place_that_is_gone_counts_no_longer(tmp_path: Path) -> None:
     """A corrected load has another manifest, or directory, in the place of the first."""
     (tmp_path / "17.json").write_text('{"load": "17", "rows": 3}')
