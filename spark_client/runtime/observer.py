@@ -12,14 +12,16 @@ is reported; Spark's commit of it; the tracker's.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.errors import TrackingError
@@ -41,6 +43,7 @@ from spark_client.spark_internals.kafka import ask_for_latest_offsets
 from spark_client.storage.folder import Folder
 
 _NOTE: Final = "tracker/observed.json"  #: of the own checkpoint: up to where the other query is followed
+_ROOT: Final = re.compile("^file:/+")  #: Spark writes both ``file:/a`` and ``file:///a``
 _LOOK_EVERY: Final = 0.02  #: seconds between two looks at how far the observer has come
 
 
@@ -239,8 +242,8 @@ class Observer:
                 f"what the query of {self._observed.checkpoint} has read after batch {note['before']}, up to batch "
                 f"{note['batch']}, cannot be read again: {why}. Nothing of it counts, and nothing "
                 "is lost: observe it again with the same checkpoint. If the input is gone for good "
-                "(files removed, a table vacuumed, Kafka's retention over), observe(…, from_now=True) with a new "
-                "checkpoint and a new job follows what comes from then on"
+                "(files removed or overwritten, a table vacuumed, Kafka's retention over), observe(…, from_now=True) "
+                "with a new checkpoint and a new job follows what comes from then on"
             ) from error
         finally:
             self._step = None
@@ -257,7 +260,24 @@ def _step(
         ask_for_latest_offsets(batch.sparkSession, query)
         function(batch, number)
         if files := files_between(own, epoch):  # Spark passes over files that are gone
-            reader = batch.sparkSession.read.format("text").option("__globPaths__", "false")
-            reader.load(files)  # which looks for each of them
+            _check_unchanged(batch.sparkSession, files)
 
     return process
+
+
+def _check_unchanged(spark: SparkSession, files: Mapping[str, int]) -> None:
+    """Look for files, without reading them, and check whether they are those that another query has found.
+
+    Args:
+        files: when each had changed last, in milliseconds since 1970, by its path.
+
+    Raises:
+        RuntimeError: one was overwritten.
+    """
+    there = spark.read.format("binaryFile").option("__globPaths__", "false").load([*files])
+    found = [(_ROOT.sub("file:/", path), changed) for path, changed in files.items()]
+    before = spark.createDataFrame(found, "path string, before long")
+    now = there.select(F.regexp_replace("path", _ROOT.pattern, "file:/").alias("path"), "modificationTime")
+    changed = now.join(before, "path").where(F.unix_millis("modificationTime") != F.col("before"))
+    if one := changed.select("path").take(1):
+        raise RuntimeError(f"{one[0][0]} was overwritten after that query had found it")

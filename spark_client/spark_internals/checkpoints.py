@@ -387,16 +387,18 @@ def _noted(source: Folder) -> list[str]:
     return [name for name in source.below() if not name.rpartition("/")[2].startswith(".")]
 
 
-def files_between(checkpoint: Folder, epoch: int) -> list[str]:
-    """Return the files that the only source of a query has with a batch, as paths; none if it is of another kind."""
+def files_between(checkpoint: Folder, epoch: int) -> dict[str, int]:
+    """Return the files that the only source of a query has with a batch: when each had changed last as it was found, in
+    milliseconds since 1970, by its path; none if the source is of another kind."""
     since, until = (
         json.loads(found[1]) if each >= 0 and (found := reached(checkpoint, each, 0)) else {}
         for each in (epoch - 1, epoch)
     )
     if not is_of_files(until):
-        return []
+        return {}
     after, last = since.get(OF_FILES, -1), until[OF_FILES]
-    return [unquote(path) for path, number in files_of(checkpoint, 0) if after < number <= last]
+    entries = (entry for entry in entries_of(checkpoint, "0") if after < entry["batchId"] <= last)
+    return {unquote(entry["path"]): int(entry["timestamp"]) for entry in entries}
 
 
 # Relies on the files of a checkpoint, which are read and never written:

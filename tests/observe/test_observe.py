@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_client import Frontier, SuccessMarkers, Tracking, TrackingError, UsageError
 from tests.client.processes import Server
 from tests.observe.untouched import Untouched, ended, fails, observing
-from tests.spark.feed import Feed, put_hours, row
+from tests.spark.feed import Feed, appear, put_hours, row
 from tests.spark.waiting import soon
 
 pytestmark = pytest.mark.spark
@@ -100,6 +101,19 @@ def test_what_the_query_had_committed_before_can_be_left_out(
             tracking.process_all_available()
             assert {rows for _, _, rows in ended(tracking)} == {1}, "only the rows from then on"
     assert len(ended(tracking)) == 2
+
+
+def test_files_that_were_overwritten_are_named(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, query: Untouched, tmp_path: Path
+) -> None:
+    feed.put(row(1, 5), row(2, 6, last=True))
+    query.run()
+    appear(feed.path / "000001.json", [row(1, 5, last=True)], time.time())
+    tracking, observer = observing(spark, tracker, job, feed.stream(spark), query.checkpoint, tmp_path / "own")
+    fails(
+        tracking, observer, r"cannot be read again: file:/.*000001.json was overwritten after that query had found it"
+    )
+    assert not ended(tracking)
 
 
 @pytest.mark.thorough
