@@ -21,6 +21,13 @@ TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in e
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
 #: Types whose values have one text wherever it is made, and equal texts only if they are equal.
 TEXTS: Final = (T.StringType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType())
+MADE_OF_SEVERAL: Final = (T.ArrayType, T.MapType, T.StructType)
+#: By default JSON has milliseconds, on the clock of the session's time zone.
+_EXACT_TIMES: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
 
 ColumnOrName: TypeAlias = Column | str
 
@@ -88,12 +95,28 @@ def session_zone(df: DataFrame) -> str:
     return zone
 
 
-def bytewise(df: DataFrame, value: ColumnOrName) -> Column:
-    """Return a column of an identity, for a hash: equal texts of a collation may be different bytes, and so different
-    rows.
+def hashable(df: DataFrame, value: ColumnOrName) -> Column:
+    """Return a column of an identity as a hash distinguishes its values.
+
+    Equal texts of a collation may be different bytes, and so different rows.
+
+    Raises:
+        UsageError: it is a map or a variant, or has one within: equal ones may be in different orders.
     """
-    kind = resolve(df, value, "identity").dataType.simpleString()
-    return F.collate(column(value), "UTF8_BINARY") if " collate " in kind else column(value)
+    field = resolve(df, value, "identity")
+    check_types([field], _is_hashable, "identity", "whose equal values may be in different orders: give its parts")
+    if isinstance(field.dataType, MADE_OF_SEVERAL):
+        return whole_text(column(value))
+    return F.collate(column(value), "UTF8_BINARY") if " collate " in field.dataType.simpleString() else column(value)
+
+
+def _is_hashable(kind: T.DataType) -> bool:
+    return not any(isinstance(each, (T.MapType, *VARIANTS)) for each in types_in(kind))
+
+
+def whole_text(value: Column) -> Column:
+    """Return a value that is made of several as text: a hash sees neither nulls in it nor where each of them ends."""
+    return F.to_json(F.struct(value), _EXACT_TIMES)
 
 
 def nullable(schema: T.StructType) -> T.StructType:

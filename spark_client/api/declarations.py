@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.aggregates.aggregate import Aggregate
@@ -17,7 +18,7 @@ from spark_client.api.readers import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import Starter
-from spark_client.columns import TRACKER, ColumnOrName, bytewise, column, names_of, resolve
+from spark_client.columns import TRACKER, ColumnOrName, column, hashable, names_of
 from spark_client.destinations.channel import Channel, Received
 from spark_client.destinations.file_channel import FileChannel
 from spark_client.destinations.kafka_channel import KafkaChannel
@@ -114,8 +115,9 @@ class Declarations:
         named = {"scope": scope, "window": window and window[0], "substream": substream}
         declared = declare(df, scope, window, substream)
         rule = declared.rule
-        for value in identity:
-            resolve(df, value, "identity")
+        identified = tuple(hashable(df, value) for value in identity)
+        if deduplicate:  # the labels that are kept are of rows as they were identified then
+            named["identity"] = F.struct(*map(column, identity))
         chosen = ManualFront() if front is None else copy.copy(front)  # what it learns here is of this source alone
         if rule.several and not chosen.overlapping:
             raise UsageError(
@@ -133,7 +135,7 @@ class Declarations:
             rule,
             (scope_of, key_of),
             belongs,
-            tuple(bytewise(df, value) for value in identity),
+            identified,
             chosen,
             self._tracking.job,
             names_of([*declared.read, *identity]),

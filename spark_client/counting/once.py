@@ -1,8 +1,8 @@
 """Rows of a source counted once, however often they are delivered: copies have one identity, and so the same label.
 
 The labels of the rows of all substreams that have not ended are kept beside the checkpoint, in parts: those of each
-batch, and what several of them were merged into. A batch's labels, and which of them had come before, are decided by
-its first attempt and stand: so a batch that is repeated passes on the same rows, whatever has ended meanwhile.
+batch, and what several of them were merged into. A batch's labels, and which of them had come before, stand for the
+run that has decided it. The next run decides anew: the rows may have been repaired, and a copy may be late by then.
 
 A substream's labels go when it has ended on the source's segment: each row after that is late, a copy or
 not. A substream that only a drain has closed may go on in the next deployment, so its labels stay for that one. The
@@ -43,6 +43,7 @@ _TIMES, _BEFORE = f"{TRACKER}_times", f"{TRACKER}_before"
 _LOOK_EVERY: Final = 10.0  #: seconds between two looks at what has ended
 _PARTS: Final = 24  #: above which some are merged
 _FEW: Final = 4_000_000  #: labels up to which looking at their substreams here costs less than a Spark job does
+_OF_BATCH: Final = ("came", "copies", "merged")
 _OF_EPOCH: Final = re.compile(r"(?:came|copies|merged|recut|version)-(\d+)(?:\.json)?")
 
 
@@ -140,9 +141,17 @@ class CountedOnce:
             once = once.unionByName(_first(keyed.join(found.where(~F.col(_BEFORE)), [*_BY], "left_semi")))
         return once.drop(*_BY)
 
-    def sweep(self) -> None:
-        """Remove what drivers that were killed have left half written."""
+    def sweep(self, epoch: int) -> None:
+        """Remove what drivers that were killed have left half written, and what they have decided on a batch.
+
+        Args:
+            epoch: of that batch, which Spark has not committed: it may have other rows, as they were repaired since.
+        """
         self._folder.sweep()
+        for kind in _OF_BATCH:
+            name = _named(kind, epoch)
+            self._folder.unpublish(name)
+            self._folder.delete([f"{name}.json"])
 
     def _keys(self) -> Iterator[Column]:
         """Return the columns that copies have in common."""

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER, ColumnOrName, named
+from spark_client.columns import MADE_OF_SEVERAL, TRACKER, ColumnOrName, named, whole_text
 from spark_client.counting.groups import Dataset, Key, fold_table, groups_of
 from spark_client.fronts.front import Group
 from spark_client.plan.labels import child_label
@@ -172,10 +172,9 @@ class Aggregation:
     @cached_property
     def _key_parts(self) -> list[Column]:
         """The keys, for a label; those made of several values as text, since a hash does not see where each ends."""
-        made_of_several = (T.ArrayType, T.MapType, T.StructType)
         return [
-            F.to_json(F.struct(named(name)))
-            if isinstance(self.plan.part_schema[name].dataType, made_of_several)
+            whole_text(named(name))
+            if isinstance(self.plan.part_schema[name].dataType, MADE_OF_SEVERAL)
             else named(name)
             for name in self.plan.keys
         ]

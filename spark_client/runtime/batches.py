@@ -233,7 +233,7 @@ class BatchQuery(FunctionQuery):
     def sweep(self, query: str) -> None:
         self.processor.sweep(query)
         if self._once is not None:
-            self._once.sweep()
+            self._once.sweep(self.run.resume_epoch)
 
     def _input(self, batch: DataFrame, run: Run, epoch: int) -> BatchInput | None:
         """Return the rows of a batch; None: it has none."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from datetime import timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,15 +17,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, TrackingError, UsageError, session, sliding
-from spark_client.columns import TRACKER
+from spark_client.columns import TRACKER, hashable
 from spark_client.counting import once
 from spark_client.counting.runs import Run
+from spark_client.plan.labels import source_label
 from spark_client.storage.folder import Folder
 from spark_client.windows.fixed import Fixed
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.dying import Driver, KilledError
-from tests.spark.feed import START, Feed, row, rows_of
+from tests.spark.feed import START, Feed, appear, row, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -224,6 +226,65 @@ def test_a_query_that_has_run_without_begins_with_the_next_batch(
     tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, "n") == [(2 + 1 + 2 + 1 + 1,)]
     tracking.stop()
+
+
+def test_a_repaired_batch_is_decided_anew(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    untimed = {**row(2, 6), "ts": None}
+    feed.put(row(1, 5), untimed, untimed, row(3, 7))
+    tracking = BatchTracking(feed, spark, job, tracker.address)
+    released(tracking, declared(tracking, feed), tmp_path)
+    with pytest.raises(TrackingError, match="ts is null"):
+        tracking.process_all_available()
+    appear(feed.path / "000001.json", [row(1, 5), row(2, 6), row(2, 6)], time.time())
+    feed.put(row(2, 6), row(3, 7), row(4, 8, last=True))
+    tracking = BatchTracking(feed, spark, job, tracker.address)
+    released(tracking, declared(tracking, feed), tmp_path)
+    tracking.process_all_available()
+    assert rows_of(tmp_path / "out", spark, "n", "ids") == [(4, 1 ^ 2 ^ 3 ^ 4)]
+    tracking.stop()
+
+
+def test_another_identity_than_that_of_the_kept_labels_is_refused(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    def live(*identity: str, deduplicate: bool = True) -> None:
+        tracking = BatchTracking(feed, spark, job, tracker.address)
+        source = tracking.source(
+            feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"),
+            identity=identity, deduplicate=deduplicate,
+        )  # fmt: skip
+        released(tracking, source, tmp_path)
+        feed.put(row(1, 5), row(1, 5))
+        tracking.process_all_available()
+        tracking.stop()
+
+    live("row_id")
+    with pytest.raises(UsageError, match=r"'identity' was struct.row_id.*, is struct.kind, row_id"):
+        live("kind", "row_id")
+    live("row_id", deduplicate=False)
+    live("kind", "row_id")
+
+
+def test_identities_within_others_are_told_apart(spark: SparkSession) -> None:
+    values = [
+        ([], []), ([None], []), (["a"], ["b"]), (["a", "b"], []), ([None, "a"], ["b"]), (["a", None], ["b"]),
+        (None, ["a", "b"]),
+    ]  # fmt: skip
+    pairs = [(None, "a"), ("a", None), (None, None), ("", "a"), None]
+    moments = [(datetime(2024, 1, 1, 0, 0, 0, micros),) for micros in (0, 1, 2)]
+    frames = [
+        spark.createDataFrame(values, "x array<string>, y array<string>"),
+        spark.createDataFrame([(each, None) for each in pairs], "x struct<a: string, b: string>, y int"),
+        spark.createDataFrame([(each, None) for each in moments], "x struct<at: timestamp>, y int"),
+    ]
+    for frame in frames:
+        labels = frame.select(source_label("job", [hashable(frame, "x"), hashable(frame, "y")]))
+        assert labels.distinct().count() == frame.count()
+    of_maps = spark.createDataFrame([({"a": 1},)], "m map<string, int>")
+    with pytest.raises(UsageError, match="'m' is map<string,int>, whose equal values may be in different orders"):
+        hashable(of_maps, "m")
 
 
 def test_identities_of_another_time_are_refused(
