@@ -18,7 +18,7 @@ from spark_client.spark_internals.columns import plain_name
 TRACKER: Final = "_tracker"  #: the column that tracked rows carry: keep it in every `select`
 
 
-_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
+INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")  #: types of columns, as Spark calls them
 #: Types whose values have one text wherever it is made, and equal texts only if they are equal.
 TEXTS: Final = (T.StringType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType())
 MADE_OF_SEVERAL: Final = (T.ArrayType, T.MapType, T.StructType)
@@ -188,7 +188,7 @@ def as_column_has_it(text: str, kind: str) -> str:
     >>> as_column_has_it("07", "int"), as_column_has_it("07", "string")
     ('7', '07')
     """
-    return str(int(text)) if kind in _WHOLE else text
+    return str(int(text)) if kind in INTEGERS else text
 
 
 def types_in(kind: T.DataType) -> Iterator[T.DataType]:

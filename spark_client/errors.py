@@ -55,6 +55,17 @@ def check_kind(what: str, value: object, kind: Any, advice: str) -> None:
         raise UsageError(f"{what} is {value!r}: {advice}")
 
 
+def check_seconds(what: str, value: float) -> None:
+    """Refuse a time between two looks that is not above zero.
+
+    >>> check_seconds("observe: every", 0)
+    Traceback (most recent call last):
+    spark_client.errors.UsageError: observe: every=0 seconds: has to be above zero
+    """
+    if not value > 0:
+        raise UsageError(f"{what}={value!r} seconds: has to be above zero")
+
+
 @contextmanager
 def refused(what: str, advice: str = "", errors: Any = Exception) -> Iterator[None]:
     """Refuse what Spark, a store, a library or a user's function fails with, with the first line of its reason.

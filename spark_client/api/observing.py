@@ -11,7 +11,7 @@ from spark_client.api.refusals import refuse_elsewhere
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import TrackedWriter
 from spark_client.destinations.destination import Nowhere
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_seconds
 from spark_client.plan.sources import Source
 from spark_client.runtime.observer import Observed
 from spark_client.spark_internals.checkpoints import checkpoint_of, started_query
@@ -56,8 +56,7 @@ class ObservingWriter(TrackedWriter):
                 "observe takes the result of tracking.source as it is: do before what is done to the rows, "
                 "tracking.source(raw.where(…), …)"
             )
-        if not every > 0:
-            raise UsageError(f"observe: every={every!r} seconds: has to be above zero")
+        check_seconds("observe: every", every)
         given = options_read(rows.df)
         for option, (fit, why) in _UNFIT.items():
             if given.get(option, fit).lower() != fit:

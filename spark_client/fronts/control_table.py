@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_kind
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.front import READ_ONCE, SourceRows
@@ -45,10 +45,12 @@ class ControlTable(ByCount):
         refresh: float = 1.0,
     ) -> None:
         super().__init__(revise, refresh)
-        if not callable(connect):
-            raise UsageError(
-                "ControlTable: connect= is a function that makes a connection: lambda: psycopg.connect(dsn)"
-            )
+        check_kind(
+            "ControlTable: connect",
+            connect,
+            Callable,
+            "give a function that makes a connection: lambda: psycopg.connect(dsn)",
+        )
         self.connect = connect
         self.select = select
         self.through = through

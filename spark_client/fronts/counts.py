@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, check_seconds
 from spark_client.fronts import timetable
 from spark_client.fronts.front import (
     AT_ONCE,
@@ -167,8 +167,7 @@ class ByCount(Front):
     identity: ColumnOrName | None = None
 
     def __init__(self, revise: bool, refresh: float) -> None:
-        if not refresh > 0:
-            raise UsageError(f"{type(self).__name__}: refresh={refresh!r} seconds: has to be above zero")
+        check_seconds(f"{type(self).__name__}: refresh", refresh)
         self.revise = revise
         self.refresh: float = refresh
         self.table: dict[Substream, int] = {}

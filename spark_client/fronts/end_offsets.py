@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of, resolve
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.fronts.front import Front, LiveFront
 from spark_client.spark_internals.checkpoints import positions
 from spark_client.storage import topics
@@ -63,14 +63,10 @@ class EndOffsets(Front):
         partition: ColumnOrName = "partition",
         offset: ColumnOrName = "offset",
     ) -> None:
-        try:
+        like = f'EndOffsets: {offsets!r} is nothing like {{"orders": {{0: 1204, 1: 98}}}}'
+        with refused(like, "Give the end of each partition, by topic", (AttributeError, TypeError, ValueError)):
             given = json.loads(offsets) if isinstance(offsets, str) else offsets
             ends = {str(name): {str(int(n)): int(end) for n, end in of.items()} for name, of in given.items()}
-        except (AttributeError, TypeError, ValueError) as error:
-            raise UsageError(
-                f'EndOffsets: {offsets!r} is nothing like {{"orders": {{0: 1204, 1: 98}}}}: give the end of each '
-                "partition, by topic"
-            ) from error
         if not any(ends.values()) or any(end < 0 for of in ends.values() for end in of.values()):
             raise UsageError(
                 f"EndOffsets: {offsets!r}: an end is 0 or more, for one partition at least; Kafka's -1 and -2 "

@@ -189,6 +189,7 @@ class Front:
             its fronts, that is silent while others go on is not waited for.
         after_runs: whether it promises when a run with ``trigger(availableNow=True)`` has read all, and not before.
         trusts: words on what has to be true for its ends to be the user's, for receipts.
+        not_by_tasks: why tasks cannot make its promises, and what to do; empty: they can.
         needs: the feature of the tracker that it needs, and trackers of an earlier release lack; empty: none.
     """
 
@@ -200,6 +201,7 @@ class Front:
     idle_after: Mapping[str, timedelta] = MappingProxyType({})
     after_runs = False
     trusts = ""
+    not_by_tasks = ""
     needs = ""
 
     @property

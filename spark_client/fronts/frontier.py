@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName, named, names_of
-from spark_client.errors import UsageError, check_choice
+from spark_client.errors import UsageError, check_choice, check_seconds, refused
 from spark_client.fronts import timetable
 from spark_client.fronts.front import Front, Group, LiveFront, Partitions, Promiser, Promises, SourceRows, silence
 from spark_client.spark_internals.stores import folder_of
@@ -98,9 +98,9 @@ class BoundedOutOfOrderness(Front):
         idle_after: with `per_scope`, a scope, and with `partitions`, a partition of which nothing has come for so long,
             while others went on, is not waited for: the open windows end as ``IDLE``. Rules of the job, as
             ``Tracking(scope_idle_after=, front_idle_after=)``. None: never.
-        scopes: with `per_scope`: the scopes that there have to be, as a list, a DataFrame of one column, or a function
-            that returns either, for one that grows. A scope without rows is shown as never seen, and has the
-            newest window of the first batch after it was listed, with 0 rows. Others may come as well.
+        scopes: the scopes that there have to be, as a list, a DataFrame of one column, or a function that returns
+            either, for one that grows: it then promises `per_scope`. A scope without rows is shown as never seen, and
+            has the newest window of the first batch after it was listed, with 0 rows. Others may come as well.
         refresh: seconds between two calls of the function.
 
     >>> BoundedOutOfOrderness("10 minutes", partition="partition", partitions=4).names      # doctest: +SKIP
@@ -127,21 +127,18 @@ class BoundedOutOfOrderness(Front):
         self._allowed = allowed_delay
         self._delay = 0
         self._partitions = Partitions(partition, partitions, "Frontier")
-        self._per_scope = per_scope
         self._idle_after = idle_after
-        if idle_after is not None and not per_scope and partition is None:
-            raise UsageError(
-                "Frontier: idle_after= is for scopes or partitions: give per_scope=True, or partition= and partitions="
-            )
         if isinstance(scopes, str) or not (callable(scopes) or isinstance(scopes, Iterable | DataFrame)):
             raise UsageError(f"Frontier: scopes={scopes!r}: give a list, a DataFrame, or a function that returns one")
         # A list, since another source may take the same front: an iterator gives its values once.
         self._scopes = scopes if callable(scopes) or isinstance(scopes, DataFrame) else [*scopes]
         self._lists = not isinstance(self._scopes, list) or bool(self._scopes)
-        if self._lists and not per_scope:
-            raise UsageError("Frontier: scopes= is for promises by scope: give per_scope=True")
-        if not refresh > 0:
-            raise UsageError(f"Frontier: refresh={refresh!r} seconds: has to be above zero")
+        self._per_scope = per_scope or self._lists
+        if idle_after is not None and not self._per_scope and partition is None:
+            raise UsageError(
+                "Frontier: idle_after= is for scopes or partitions: give per_scope=True, or partition= and partitions="
+            )
+        check_seconds("Frontier: refresh", refresh)
         self.refresh = refresh if callable(scopes) else None
         check_choice("Frontier: beyond", beyond, "count", "bad")
         if beyond == "bad" and ahead is None:
@@ -152,6 +149,7 @@ class BoundedOutOfOrderness(Front):
         self.after_runs = each == "run"
         if self.after_runs:
             self.trusts = "no row of a later run is later than the delay"
+            self.not_by_tasks = "and each='run' promises when all have ended: leave each= out"
 
     @staticmethod
     def measured(
@@ -271,10 +269,6 @@ class BoundedOutOfOrderness(Front):
 
     @property
     def promiser(self) -> Promiser:
-        if self.after_runs:
-            raise UsageError(
-                "Frontier(each='run'): keyed state ends with promises that its tasks make: leave each= out"
-            )
         return self.newest
 
     @property
@@ -293,14 +287,13 @@ class MeasuredFrontier(BoundedOutOfOrderness):
 
     _longest = "Frontier.measured's ceiling"
     trusts = "no more windows than it allows get a row after its delay: a guess, by how late rows were"
+    not_by_tasks = "none of which sees all rows of a scope: give Frontier a delay"
 
     def __init__(self, target: str, ceiling: Duration, floor: Duration, **of_frontier: Any) -> None:
         super().__init__(ceiling, per_scope=True, **of_frontier)
         self._target, self._floor = target, floor
-        try:
+        with refused("Frontier.measured: target", errors=ValueError):
             Lateness(share(target), ceiling=0)
-        except ValueError as error:
-            raise UsageError(f"Frontier.measured: target: {error}") from None
 
     def __repr__(self) -> str:
         return f"Frontier.measured({self._target!r}, ceiling={self._allowed!r}, floor={self._floor!r})"
@@ -316,13 +309,6 @@ class MeasuredFrontier(BoundedOutOfOrderness):
 
     def observed(self) -> None:
         """Ask for aggregates of each substream: a window is broken by its own rows."""
-
-    @property
-    def promiser(self) -> Promiser:
-        raise UsageError(
-            "Frontier.measured: keyed state ends with promises that its tasks make, and none of them sees all rows of "
-            "a scope: give Frontier a delay"
-        )
 
     def live(self, spark: SparkSession) -> LiveFront:
         return LearningFront(self, spark)

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column, names_of, resolve
-from spark_client.errors import UsageError
-from spark_client.fronts.front import READ_ONCE, Front, GivenCounts, Group, LiveFront, Promiser, Promises, SourceRows
-from spark_client.fronts.timetable import INTEGERS
+from spark_client.columns import ColumnOrName, check_types, column, names_of, resolve
+from spark_client.fronts.front import READ_ONCE, Front, GivenCounts, Group, LiveFront, Promises, SourceRows
 from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import Condition, not_negative
 from spark_client.windows.substreams import Substream
@@ -28,6 +27,7 @@ class InRows(Front):
 
     counts = True
     trusts = f"the number that rows have, and that {READ_ONCE}"
+    not_by_tasks = "none of which knows what a drain has released: give Schedule a function"
 
     def __init__(self, number: ColumnOrName, revise: bool) -> None:
         self._number = number
@@ -45,22 +45,15 @@ class InRows(Front):
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
-        kind = resolve(source.rows, self._number, repr(self)).dataType.simpleString()
-        if kind not in INTEGERS:
-            raise UsageError(f"{self!r}: the numbers of rows are {kind}: cast them to bigint")
+        number = resolve(source.rows, self._number, repr(self))
+        reason = "and a number of rows is an integer: cast it to bigint"
+        check_types([number], lambda kind: isinstance(kind, T.IntegralType), repr(self), reason)
 
     def observed(self) -> None:
         """Ask for aggregates of each substream: each has a number of its own."""
 
     def values(self) -> dict[str, Column]:
         return {_NUMBER: column(self._number).cast("bigint")}
-
-    @property
-    def promiser(self) -> Promiser:
-        raise UsageError(
-            "Schedule.in_rows: keyed state ends with promises that its tasks make, and none of them knows what a drain "
-            "has released: give Schedule a function"
-        )
 
     def live(self, spark: SparkSession) -> LiveFront:  # noqa: ARG002
         return _LiveInRows(self)

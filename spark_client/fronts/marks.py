@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import ColumnOrName, column, names_of, resolve
+from spark_client.columns import ColumnOrName, check_types, column, names_of, resolve
 from spark_client.errors import UsageError
 from spark_client.fronts.front import Front, Group, Partitions, Promiser, Promises, SourceRows, silence
 from spark_client.windows.belonging import Condition
@@ -69,10 +70,9 @@ class Marks(Front):
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
-        if resolve(source.rows, self._last, "Marks").dataType.simpleString() != "boolean":
-            raise UsageError(
-                f"{self!r}: the column has to be boolean: give a condition, such as F.col('what') == 'logout'"
-            )
+        last = resolve(source.rows, self._last, "Marks")
+        reason = "and has to be boolean: give a condition, such as F.col('what') == 'logout'"
+        check_types([last], lambda kind: isinstance(kind, T.BooleanType), repr(self), reason)
         self._keys = source.scope, source.key
         if self._idle_after is not None:
             self.idle_after = silence(source, self._idle_after, "Marks", ["front_idle_after"])

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_client.columns import check_present
 from spark_client.errors import UsageError
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.front import SourceRows
@@ -318,8 +319,7 @@ class ReceiptCounts:
             rows = found.withColumn("end_time", F.unix_micros("end_time")).select(*_READ, "query").collect()
             found = [row.asDict() for row in rows]
         for row in found:
-            if missing := [name for name in (*_READ, "query") if name not in row]:
-                raise UsageError(f"{self._front!r}: the receipts have no column {missing[0]!r}: see RECEIPT_SCHEMA")
+            check_present((*_READ, "query"), row, f"{self._front!r}: receipts: column", "See RECEIPT_SCHEMA")
             yield str(row["query"]), row
 
     def _new(self, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

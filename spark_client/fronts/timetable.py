@@ -20,15 +20,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import quoted, session_zone, text_of
-from spark_client.errors import UsageError
+from spark_client.columns import INTEGERS, check_present, check_types, quoted, session_zone, text_of
+from spark_client.errors import UsageError, refused
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import LONGEST
 from spark_client.windows.eventtime import DATE, DAY, INSTANT, WALL, is_zone, midnight_of
 from spark_client.windows.substreams import Substream, Substreams, Windows
 
 XOR: Final = "xor"  #: the field of a schedule that has the XOR of identities
-INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
 #: How texts of a type look that need no cast, as they are written as Spark writes them.
 _AS_TEXT: Final = {
@@ -90,10 +89,7 @@ def identity_of(xor: Any) -> int:
     >>> hex(identity_of(-1))
     '0xffffffffffffffff'
     """
-    with suppress(TypeError):
-        if -(2**63) <= (number := operator.index(xor)) < 2**64:
-            return number % 2**64
-    raise UsageError(f"Schedule: the XOR of the identities of rows is an integer of 64 bits, not {xor!r}")
+    return _integer(xor, range(-(2**63), 2**64), "the XOR of the identities of rows is an integer of 64 bits") % 2**64
 
 
 def added_up(spark: SparkSession, expected: Iterable[Sequence[Any]], rule: Substreams) -> dict[Substream, int]:
@@ -126,8 +122,7 @@ def _listed(
 ) -> list[tuple[Substream, int, Sequence[Any]]]:
     """Return the substream and the count of each row, and what it has beside."""
     if isinstance(expected, DataFrame):
-        if missing := [field for field in fields if field not in expected.columns]:
-            raise UsageError(f"Schedule: its table has no column {missing[0]!r}, only {expected.columns}")
+        check_present(fields, expected.columns, "Schedule: column")
         own = [each for each in expected.columns if each not in fields]
         rows = _of_table(expected.select(*map(quoted, [*own, *fields])), rule, fields)
     else:
@@ -139,15 +134,16 @@ def _listed(
                 f"Schedule: a row of it ({scope!r}, {key!r}, {count!r}) has a null, or a time more than 73,000 years "
                 "from 1970, or a time zone that Spark does not have: drop it, or give it values"
             )
-        listed.append((rule.substream(scope, key), _whole(count), beside))
+        number = _integer(count, range(2**63), "a count of rows is an integer, 0 or more")
+        listed.append((rule.substream(scope, key), number, beside))
     return listed
 
 
-def _whole(count: Any) -> int:
+def _integer(value: Any, within: range, rule: str) -> int:
     with suppress(TypeError):
-        if (number := operator.index(count)) >= 0:
+        if (number := operator.index(value)) in within:
             return number
-    raise UsageError(f"Schedule: a count of rows is an integer, 0 or more, not {count!r}")
+    raise UsageError(f"Schedule: {rule}, not {value!r}")
 
 
 def _checked(width: int, rule: Substreams, fields: Sequence[str], columns: object) -> None:
@@ -169,9 +165,8 @@ def _of_table(table: DataFrame, rule: Substreams, fields: Sequence[str]) -> list
     # By their places: a name may be there twice, or have a dot.
     beside = [f"_beside_{number}" for number in range(len(fields))]
     named = table.toDF(*_columns(rule), *beside)
-    types = {field.name: field.dataType.simpleString() for field in named.schema.fields}
-    if types["count"] not in INTEGERS:
-        raise UsageError(f"Schedule: the counts of rows are {types['count']}: cast them to bigint")
+    reason = "and a count of rows is an integer: cast it to bigint"
+    check_types([named.schema["count"]], lambda kind: isinstance(kind, T.IntegralType), "Schedule", reason)
     scope = F.lit("") if rule.scope is None else _text(named, "scope", rule.scope_type)
     key = rule.scheduled(_Table(named))
     found = named.select(scope, key, F.col("count").cast("bigint"), *beside).collect()
@@ -276,10 +271,8 @@ def _texts(spark: SparkSession, values: Sequence[Any], what: str, kind: str, whe
     text = _AS_TEXT.get(kind)
     if all(value is None or (text and isinstance(value, str) and text.fullmatch(value)) for value in values):
         return list(values)
-    try:
+    with refused(f"{where}: the values of {what!r} are not of one type", f"Give {kind}"):
         table = spark.createDataFrame(list(enumerate(values)), ["place", what])
-    except Exception as error:
-        raise UsageError(f"{where}: the values of {what!r} are not of one type: give {kind}") from error
     return [text for _, text in sorted(table.select("place", _text(table, what, kind, where)).collect())]
 
 

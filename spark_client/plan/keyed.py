@@ -164,8 +164,9 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
             f"transform_with_state reads {stream.segment!r}, whose bad rows are set aside: on_bad_rows='quarantine' "
             "works with channels and releases. Drop such rows before source(…), or send them through a channel first"
         )
-    if stream.input.front is not None:
-        stream.input.front.promiser  # noqa: B018 - it raises if tasks cannot make its promises
+    front = stream.input.front
+    if front is not None and front.not_by_tasks:
+        raise UsageError(f"{front!r}: keyed state ends with promises that its tasks make, {front.not_by_tasks}")
     check_columns(df, "transform_with_state")
     rows = T.StructType([field for field in df.schema.fields if field.name != TRACKER])
     if not rows.fields:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName, check_types, column, is_utf8, named, quoted, resolve
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError
 from spark_client.spark_internals.errors import has_text
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows.eventtime import is_zone, is_zone_sql
@@ -175,9 +175,8 @@ def not_null(df: DataFrame, value: ColumnOrName, what: str) -> Condition:
     Raises:
         UsageError: the rows have no such column, or it is none of integers.
     """
-    kind = resolve(df, value, what).dataType
-    if not isinstance(kind, T.IntegralType):
-        raise UsageError(f"{what}: the identities of rows are {kind.simpleString()}: give a bigint, or xxhash64(…)")
+    reason = "and identities of rows are integers: give a bigint, or xxhash64(…)"
+    check_types([resolve(df, value, what)], lambda kind: isinstance(kind, T.IntegralType), what, reason)
     sql = _sql(df, value)
     called = _called(df, value) if sql else "the identity"
     return Condition(column(value).isNotNull(), f"{called} is null", sql and f"{sql} is not null")

@@ -104,7 +104,7 @@ def test_numbers_that_are_none_are_refused_or_bad_rows(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = BatchTracking(feed, spark, job, tracker.address)
-    with pytest.raises(UsageError, match="the numbers of rows are string: cast them to bigint"):
+    with pytest.raises(UsageError, match="'kind' is string, and a number of rows is an integer"):
         tracking.source(feed.stream(spark), "other", substream="tenant", front=Schedule.in_rows("kind"))
     tracking = BatchTracking(feed, spark, job, tracker.address)
     orders = Orders(tracking, feed, tmp_path)

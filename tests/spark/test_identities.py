@@ -152,7 +152,7 @@ def test_tasks_add_identities_up_batch_by_batch() -> None:
         ([("a", WHEN, 3, 0.5)], "row_id", "integer of 64 bits, not 0.5"),
         ([("a", WHEN, 3, 2**64)], "row_id", "integer of 64 bits"),
         ([("a", WHEN, 3, None)], "row_id", "integer of 64 bits, not None"),
-        ([("a", WHEN, 3, 1)], "tenant", "the identities of rows are string: give a bigint"),
+        ([("a", WHEN, 3, 1)], "tenant", "string, and identities of rows are integers: give a bigint"),
     ],
 )
 def test_what_is_no_identity_is_refused(

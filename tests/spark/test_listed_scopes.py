@@ -155,7 +155,7 @@ def test_sessions_of_a_listed_tenant_without_rows_hold_nobody(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = BatchTracking(feed, spark, job, tracker.address)
-    front = Frontier("0 seconds", per_scope=True, scopes=["a", "silent"])
+    front = Frontier("0 seconds", scopes=["a", "silent"])
     rows = feed.stream(spark)
     source = tracking.source(rows, "in", scope="tenant", window=("ts", session("10 minutes")), front=front)
     writer = tracking.release(source, aggs={"n": F.count("*")}).writeStream
@@ -220,7 +220,6 @@ def test_each_silent_scope_gets_one_window_however_often_drivers_die(
 @pytest.mark.parametrize(
     ("front", "scope", "reason"),
     [
-        ({"scopes": ["a"], "per_scope": False}, "tenant", "give per_scope=True"),
         ({"scopes": "berlin"}, "tenant", "scopes='berlin': give a list"),
         ({"scopes": 3}, "tenant", "scopes=3: give a list"),
         ({"scopes": ["a"]}, None, "give scope= to the source"),
@@ -241,7 +240,7 @@ def test_lists_that_are_none_of_scopes_are_refused(
             "in",
             scope=scope,
             window=("ts", "1 hour"),
-            front=Frontier("0 seconds", **({"per_scope": True} | front)),
+            front=Frontier("0 seconds", **front),
         )
 
 
