@@ -66,6 +66,43 @@ def check_seconds(what: str, value: float) -> None:
         raise UsageError(f"{what}={value!r} seconds: has to be above zero")
 
 
+def check_some(what: str, values: object, one: str) -> None:
+    """Refuse what lacks what there has to be at least one of.
+
+    >>> check_some("route", [], "(channel, condition)")
+    Traceback (most recent call last):
+    spark_client.errors.UsageError: route needs at least one (channel, condition)
+    """
+    if not values:
+        raise UsageError(f"{what} needs at least one {one}")
+
+
+def check_faults(what: str, *faults: tuple[object, str]) -> None:
+    """Refuse the first fault that is there.
+
+    Args:
+        faults: each with whether it is there, and the words about it, that go on where `what` ends.
+
+    >>> check_faults("output 'daily'", (False, "sends rows on"), (True, "goes into a channel"))
+    Traceback (most recent call last):
+    spark_client.errors.UsageError: output 'daily' goes into a channel
+    """
+    for found, fault in faults:
+        if found:
+            raise UsageError(f"{what} {fault}")
+
+
+def check_setting(spark: Any, key: str, bad: str, what: str, why: str) -> None:
+    """Refuse a session that has a setting of Spark at the one value under which something would not hold.
+
+    Args:
+        bad: the value, in any case; a session without the setting has another.
+        what: needs it otherwise.
+    """
+    if str(spark.conf.get(key, None)).lower() == bad.lower():
+        raise UsageError(f"{what}: {key}={bad}: {why}. Set it otherwise, or leave it out")
+
+
 @contextmanager
 def refused(what: str, advice: str = "", errors: Any = Exception) -> Iterator[None]:
     """Refuse what Spark, a store, a library or a user's function fails with, with the first line of its reason.

@@ -25,7 +25,7 @@ from spark_client.destinations.kafka_channel import KafkaChannel
 from spark_client.destinations.lake import LakeTable
 from spark_client.destinations.lake_channel import LakeChannel
 from spark_client.destinations.table_channel import TableChannel
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_faults, check_kind, check_some
 from spark_client.fronts.front import COPIES, READ_ONCE, Front, ManualFront, SourceRows
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.layouts import derived_layout
@@ -106,11 +106,9 @@ class Declarations:
         ...     raw, "orders", scope="shop", window=("at", "1 day"), front=Schedule(counts),
         ...     identity=["order_id"], deduplicate=True)
         """
-        if deduplicate and not identity:
-            raise UsageError(
-                f"source {segment!r}: deduplicate=True drops rows of one identity: give identity=['event_id'], the "
-                "columns that name a row for ever"
-            )
+        if deduplicate:
+            one = "column of identity=['event_id'], which names a row for ever"
+            check_some(f"source {segment!r}: deduplicate=True", identity, one)
         _check_source(df, segment, front)
         named = {"scope": scope, "window": window and window[0], "substream": substream}
         declared = declare(df, scope, window, substream)
@@ -357,10 +355,10 @@ class Declarations:
 
 def _check_source(df: DataFrame, segment: str, front: Any) -> None:
     """Refuse rows that cannot be a source's, and what is no front."""
-    if not df.isStreaming:
-        raise UsageError("source takes a streaming DataFrame (spark.readStream…); this one is a batch")
-    if TRACKER in df.columns:
-        raise UsageError(f"the rows have a column {TRACKER!r} already: to read what another query sent, use receive")
+    check_faults(
+        f"source {segment!r}",
+        (not df.isStreaming, "takes a streaming DataFrame (spark.readStream…); this one is a batch"),
+        (TRACKER in df.columns, f"has a column {TRACKER!r} already: to read what another query sent, use receive"),
+    )
     check_columns(df, f"source {segment!r}")
-    if front is not None and not isinstance(front, Front):
-        raise UsageError(f"front={front!r}: a front is one of Schedule, Marks, Frontier, ResultsOf, …")
+    check_kind("front", front, Front | None, "a front is one of Schedule, Marks, Frontier, ResultsOf, …")

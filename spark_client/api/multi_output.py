@@ -12,7 +12,7 @@ from spark_client.api.queryoptions import QueryOptions
 from spark_client.api.readers import Readable
 from spark_client.api.refusals import check_checkpoint
 from spark_client.api.writer import TrackedWriter
-from spark_client.errors import UsageError, check_kind
+from spark_client.errors import UsageError, check_faults, check_kind, check_some
 
 Outputs: TypeAlias = Mapping[str, "TrackedWriter | Mapping[str, TrackedWriter]"]
 
@@ -51,8 +51,7 @@ class SeveralWriter(QueryOptions):
             _check_names(name, given, places)
             self.outputs[name] = places
         writers = {place: writer for places in self.outputs.values() for place, writer in places.items()}
-        if not writers:
-            raise UsageError("write_together needs at least one output: {'by_kind': by_kind.writeStream…}")
+        check_some("write_together", writers, "output: {'by_kind': by_kind.writeStream…}")
         for place, writer in writers.items():
             _check_writer(place, writer)
         self.rows: Readable = next(iter(writers.values())).rows
@@ -101,7 +100,8 @@ def _check_names(name: str, given: object, places: Mapping[str, object]) -> None
 def _check_writer(place: str, writer: TrackedWriter) -> None:
     """Refuse a writer that cannot share its query."""
     own = any(key in writer.options_given for key in _OF_THE_QUERY)
-    faults = [
+    check_faults(
+        f"output {place!r}",
         (writer.release is None, "sends rows on: only results of tracking.release are written together"),
         (writer.sends, "goes into a channel: give that release a query of its own"),
         (
@@ -114,8 +114,5 @@ def _check_writer(place: str, writer: TrackedWriter) -> None:
             "has an option, a name, a trigger or a place of late rows that is the query's: give it to "
             "write_together(…)",
         ),
-    ]
-    for found, fault in faults:
-        if found:
-            raise UsageError(f"output {place!r} {fault}")
+    )
     writer.check_place()

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.datasource.watermark import OF_WINDOWS
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_kind, check_setting
 from spark_client.plan.streams import Stream
 from spark_client.release.declaring import check_grouping
 from spark_client.runtime.elsewhere import Followed
@@ -55,8 +55,8 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 
 def check_session(spark: Any) -> None:
     """Refuse what is no session."""
-    if not isinstance(spark, SparkSession) and not is_remote(spark):
-        raise UsageError(f"Tracking takes a SparkSession, not {spark!r}")
+    if not is_remote(spark):
+        check_kind("the session of Tracking", spark, SparkSession, "give a SparkSession")
 
 
 def refuse_elsewhere(spark: SparkSession, what: str) -> None:
@@ -81,8 +81,7 @@ def check_option(key: str, value: Any) -> None:
 def check_operators(df: DataFrame) -> None:
     """Refuse operators, and settings of the session, under which the tracker's watermark is not exact."""
     for key, bad, why in _OF_WATERMARKS:
-        if (df.sparkSession.conf.get(key) or "").lower() == bad:
-            raise UsageError(f"write_stream: {key}={bad}: {why}. Set it otherwise, or leave it out")
+        check_setting(df.sparkSession, key, bad, "write_stream", why)
     operator = that_takes_single_rows(df, OF_WINDOWS)
     if operator is not None:
         raise UsageError(

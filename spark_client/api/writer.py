@@ -20,7 +20,7 @@ from spark_client.destinations.destination import Destination, Written
 from spark_client.destinations.formats import FORMATS, TABLES
 from spark_client.destinations.routes import ChannelDestination, check_results
 from spark_client.destinations.sink import BatchFunction, FunctionDestination, Sink, SinkDestination, check_writes
-from spark_client.errors import UsageError, check_choice, check_kind, refused
+from spark_client.errors import UsageError, check_choice, check_kind, check_some, refused
 from spark_client.plan.releases import ReleasePlan
 from spark_client.release.declaring import results_schema
 from spark_client.spark_internals.stores import folder_of
@@ -216,8 +216,7 @@ class TrackedWriter(QueryOptions):
             raise UsageError(
                 "route distributes the rows of a tracked stream; results of a release go to one place: .channel(…)"
             )
-        if not routes:
-            raise UsageError("route needs at least one (channel, condition)")
+        check_some("route", routes, "(channel, condition)")
         given: list[tuple[Channel, Column | None]] = []
         columns = ", ".join(self.rows.df.columns)
         for channel, condition in routes:

@@ -15,7 +15,7 @@ from spark_client.counting.groups import files, in_files
 from spark_client.counting.probes import ExecutorProbe
 from spark_client.destinations.channel import Channel, DoubledLabelsError, epoch_name
 from spark_client.destinations.destination import Destination, Opening, Output
-from spark_client.errors import UsageError
+from spark_client.errors import check_faults
 from spark_client.fronts.front import Group
 from spark_client.plan.batches import BatchId, Counted, SetAside, computed_once
 from spark_client.plan.layouts import DerivedLayout
@@ -66,15 +66,14 @@ def check_results(release: ReleasePlan) -> None:
     """Refuse results that would not be told apart in a channel, or be elements of substreams that are over."""
     release.rule.require(Ability.CHANNEL, f"release of {release.stream.segment!r}")
     kept = "rows that a release keeps, and what a function makes of results,"
-    refused = [
-        (release.kept or release.function, kept, "nothing would tell results of one key apart"),
-        (release.early is not None, "results with early=…", "early ones would be elements of their own"),
-        (release.completeness, "results with completeness=True", "who receives asks for it there"),
-        (release.revisions, "results with revisions=True", "they would be elements of substreams that are over"),
-    ]
-    for unfit, results, reason in refused:
-        if unfit:
-            raise UsageError(f"{results} go to files, a sink or a function: in a channel {reason}")
+    elsewhere = "go to files, a sink or a function: in a channel"
+    check_faults(
+        f"release of {release.stream.segment!r}:",
+        (release.kept or release.function, f"{kept} {elsewhere} nothing would tell results of one key apart"),
+        (release.early is not None, f"results with early=… {elsewhere} early ones would be elements of their own"),
+        (release.completeness, f"results with completeness=True {elsewhere} who receives asks for it"),
+        (release.revisions, f"results with revisions=True {elsewhere} they would be of substreams that are over"),
+    )
 
 
 class ChannelOutput:

@@ -26,7 +26,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import VARIANTS, check_present, named, quoted
 from spark_client.destinations.sink import check_replaced, check_summed
-from spark_client.errors import TrackingError, UsageError, refused
+from spark_client.errors import TrackingError, UsageError, check_some, refused
 from spark_client.plan.names import check_apart
 from spark_client.plan.nesting import holds, utf8
 from spark_client.plan.releases import AS_OF, FINAL
@@ -184,8 +184,7 @@ class Tables:
         placeholder: str = "%s",
     ) -> None:
         self._tables = [Table(table) if isinstance(table, str) else table for table in tables]
-        if not self._tables:
-            raise UsageError("a sink of tables needs at least one")
+        check_some("a sink of tables", self._tables, "table")
         if epochs is None and (bare := [table.name for table in self._tables if not table.key]):
             raise UsageError(
                 f"table {bare[0]}: without a table of epochs, a replay would add its rows again: give it a key"

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import check_present, named
 from spark_client.destinations.sink import check_replaced
-from spark_client.errors import UsageError
+from spark_client.errors import check_some
 from spark_client.plan import jsonrows
 from spark_client.plan.streams import Step
 from spark_client.storage import topics
@@ -43,8 +43,7 @@ class Topic:
         options: Mapping[str, str] | None = None,
         rows: Step | None = None,
     ) -> None:
-        if not key:
-            raise UsageError(f"a sink of topic {topic!r} needs key=: the columns that name a result for ever")
+        check_some(f"key= of a sink of topic {topic!r}", key, "column, so that it names a result for ever")
         self._topic = topic
         self._servers = servers
         self._key = list(key)

@@ -10,10 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import CALENDAR_INTERVALS, TRACKER, VARIANTS, check_types, named, types_in
-from spark_client.errors import UsageError
+from spark_client.errors import check_setting
 from spark_client.plan.nesting import holds, utf8
 
-_PARSER: Final = "spark.sql.legacy.timeParserPolicy"
 #: Times keep their microseconds and do not depend on the session's zone.
 OPTIONS: Final = {
     "timeZone": "UTC",
@@ -75,18 +74,11 @@ def check_session(spark: SparkSession, what: str, rows: T.StructType) -> None:
     Args:
         what: the JSON is for, for the message.
     """
-    own = (field for field in rows.fields if field.name != TRACKER)
-    if str(spark.conf.get(_PARSER, "CORRECTED")).upper() == "LEGACY" and any(
-        _has_times(field.dataType) for field in own
-    ):
-        raise UsageError(
-            f"{what}: its rows have times and travel as JSON, in which {_PARSER}=LEGACY changes old ones: set it to "
-            "CORRECTED, or make texts of the times in a step before"
-        )
-
-
-def _has_times(kind: T.DataType) -> bool:
-    return any(isinstance(each, T.DateType | T.TimestampType | T.TimestampNTZType) for each in types_in(kind))
+    times = T.DateType | T.TimestampType | T.TimestampNTZType
+    own = (each for field in rows.fields if field.name != TRACKER for each in types_in(field.dataType))
+    if any(isinstance(each, times) for each in own):
+        why = "old times change in JSON, as which its rows travel; or make texts of the times in a step before"
+        check_setting(spark, "spark.sql.legacy.timeParserPolicy", "LEGACY", what, why)
 
 
 def _is_carried(kind: T.DataType) -> bool:

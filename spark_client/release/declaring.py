@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.aggregates.aggregate import Aggregate
 from spark_client.aggregates.decomposition import decompose, result_field, storable
 from spark_client.columns import ColumnOrName, check_present, check_types, column, nullable, resolve, schema_of
-from spark_client.errors import UsageError, check_choice, check_kind, refused
+from spark_client.errors import UsageError, check_choice, check_kind, check_setting, refused
 from spark_client.plan.names import alike, check_columns
 from spark_client.plan.releases import FunctionKind, Measure, OnOverflow, ReleasePlan, ResultFunction
 from spark_client.plan.sources import Source
@@ -114,11 +114,8 @@ def _measure(rows: DataFrame, number: int, name: str, value: Aggregate | Column)
 
 def check_grouping(spark: SparkSession) -> None:
     """Refuse a session in which Spark drops what rows are grouped by."""
-    if (spark.conf.get("spark.sql.retainGroupColumns") or "true").lower() == "false":
-        raise UsageError(
-            "spark.sql.retainGroupColumns=false: results would lack what they are grouped by. Leave it true, and drop "
-            "columns where results are read"
-        )
+    why = "results would lack what they are grouped by; drop columns where results are read"
+    check_setting(spark, "spark.sql.retainGroupColumns", "false", "release", why)
 
 
 def with_function(

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import quoted
 from spark_client.counting import once
-from spark_client.errors import TrackingError, UsageError, check_kind
+from spark_client.errors import TrackingError, UsageError, check_faults, check_kind
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.sources import DEDUPLICATES
 from spark_client.plan.state_layout import differences, part_numbers, placed
@@ -64,22 +64,25 @@ class Upgrade:
         before = entry["query"]
         changed = differences(before, self.described)
         fixed = [each for each in changed if not each.startswith(("keys was", "new aggregates", "substreams was"))]
-        if fixed:
-            raise UsageError(
-                f"the state is of another stream: {'; '.join(fixed)}. A mapping changes keys, aggregates and windows: "
-                "start with a new job, with new checkpoints, to change more"
-            )
-        if self.recuts(entry) and self.plan.stream.input.direction == "received":
-            raise UsageError(
-                f"{'; '.join(changed)}: the rows come through a channel, whose sender has cut them into the old ones. "
-                "Windows change where a release reads its source itself; else start with a new job, with new "
-                "checkpoints and new paths for channels"
-            )
-        if changed and self.mapping is None:
-            raise UsageError(
-                f"the release has changed since its state was exported: {'; '.join(changed)}. Give mapping=, a "
-                "function that makes what it keeps now of what it kept, or declare the release as it was"
-            )
+        check_faults(
+            f"the release has changed since its state was exported: {'; '.join(changed)}.",
+            (
+                fixed,
+                "The state is of another stream, and a mapping changes keys, aggregates and windows: start with a new "
+                "job, with new checkpoints, to change more",
+            ),
+            (
+                not fixed and self.recuts(entry) and self.plan.stream.input.direction == "received",
+                "The rows come through a channel, whose sender has cut them into the old ones. Windows change where a "
+                "release reads its source itself; else start with a new job, with new checkpoints and new paths for "
+                "channels",
+            ),
+            (
+                changed and self.mapping is None,
+                "Give mapping=, a function that makes what it keeps now of what it kept, or declare the release as it "
+                "was",
+            ),
+        )
 
     def recuts(self, entry: Mapping[str, Any]) -> bool:
         """Return whether the windows of the release are to take in the exported ones; False: they are the same."""
@@ -210,21 +213,25 @@ def _substreams(rows: DataFrame, rule: Substreams) -> set[Substream]:
 def _check(index: Part, found: set[Substream], dropped: set[Substream], sends_on: bool) -> None:
     """Check whether every substream of the state is accounted for."""
     had = index.live - index.bare
-    if unknown := found - had:
-        raise UsageError(
-            f"mapping has made rows of substreams that the state does not have: {_listed(unknown)}. They have ended, "
-            f"or never were: keep {SUBSTREAM} as it is in the rows that it gets"
-        )
-    if missing := had - found - dropped:
-        raise UsageError(
-            f"mapping has left out the rows of {_listed(missing)}. Keep at least a row of each, or drop them "
-            "on purpose, with dropping= and a condition on the rows"
-        )
-    if sends_on and (gone := dropped - found):
-        raise UsageError(
-            f"the results are sent on into a channel, where the rows of the state keep {_listed(gone)} open: leave "
-            "these out of dropping="
-        )
+    unknown, missing, gone = found - had, had - found - dropped, dropped - found
+    check_faults(
+        "mapping",
+        (
+            unknown,
+            f"has made rows of substreams that the state does not have: {_listed(unknown)}. They have ended, or never "
+            f"were: keep {SUBSTREAM} as it is in the rows that it gets",
+        ),
+        (
+            missing,
+            f"has left out the rows of {_listed(missing)}. Keep at least a row of each, or drop them on purpose, with "
+            "dropping= and a condition on the rows",
+        ),
+        (
+            sends_on and gone,
+            f"has dropped {_listed(gone)}, which the rows of the state keep open in the channel that the results go "
+            "into: leave these out of dropping=",
+        ),
+    )
 
 
 def _listed(substreams: set[Substream]) -> str:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, resolve, text_of
-from spark_client.errors import UsageError, check_choice
+from spark_client.errors import UsageError, check_choice, check_faults
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import Belonging, Condition, OnBadRows, of_text, of_time, of_zone
@@ -119,7 +119,8 @@ def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Colu
     """Return the name, the type and the text of a column whose values name something."""
     field = resolve(df, value, what)
     name, kind = field.name, field.dataType.simpleString()
-    faults = [
+    check_faults(
+        f"{what}={value!r} is {kind},",
         (
             kind == INSTANT,
             "whose text depends on the session's time zone, and two instants share one when clocks are put back: give "
@@ -136,8 +137,5 @@ def _text(df: DataFrame, value: ColumnOrName, what: str) -> tuple[str, str, Colu
             f"and a name is one value with a text of its own. Give F.to_json({name!r}) with an alias, for example, or "
             "a column for each field",
         ),
-    ]
-    for found, fault in faults:
-        if found:
-            raise UsageError(f"{what}={value!r} is {kind}, {fault}")
+    )
     return name, kind, text_of(column(value), kind)

@@ -35,18 +35,12 @@ def length(spark: SparkSession, duration: Duration, what: str) -> int:
     >>> length(spark, "1 hour 30 minutes", "window") == length(spark, timedelta(minutes=90), "window")  # doctest: +SKIP
     True
     """
-    micros = microseconds(spark, duration, what)
-    if micros <= 0:
-        raise UsageError(f"{what}: {duration!r} is not above zero; give a length such as '10 minutes'")
-    return micros
+    return _micros(spark, duration, what, 1, "is not above zero; give a length such as '10 minutes'")
 
 
 def not_negative(spark: SparkSession, duration: Duration, what: str) -> int:
     """Return a length of time that may be zero, in microseconds; else as `length`."""
-    micros = microseconds(spark, duration, what)
-    if micros < 0:
-        raise UsageError(f"{what}: {duration!r} is below zero: '0 seconds' is the least")
-    return micros
+    return _micros(spark, duration, what, 0, "is below zero: '0 seconds' is the least")
 
 
 def microseconds(spark: SparkSession, duration: Duration, what: str) -> int:
@@ -58,23 +52,28 @@ def microseconds(spark: SparkSession, duration: Duration, what: str) -> int:
     Raises:
         UsageError: Spark does not parse it as an interval, or it has months or years, whose lengths vary.
     """
+    return _micros(spark, duration, what, -_WIDTH, "")
+
+
+def _micros(spark: SparkSession, duration: Duration, what: str, least: int, too_short: str) -> int:
     if isinstance(duration, timedelta):
-        micros = duration // timedelta(microseconds=1)
+        micros, fault = duration // timedelta(microseconds=1), ""
         if abs(micros) >= _WIDTH // 2:
-            raise UsageError(f"{what}: {duration!r} is too long: give less than 50,000 years")
-        return micros
-    if not isinstance(duration, str) or not duration.strip():
-        raise UsageError(
-            f"{what}: {duration!r} is not a length of time: give a text such as '10 minutes', or a timedelta"
-        )
-    micros, refusal = _parsed(spark, duration)
-    if refusal is not None:
-        raise UsageError(f"{what}: {duration!r} is not a fixed length of time: {refusal}")
+            fault = "is too long: give less than 50,000 years"
+    elif isinstance(duration, str) and duration.strip():
+        micros, refusal = _parsed(spark, duration)
+        fault = refusal and f"is not a fixed length of time: {refusal}"
+    else:
+        micros, fault = 0, "is not a length of time: give a text such as '10 minutes', or a timedelta"
+    if not fault and micros < least:
+        fault = too_short
+    if fault:
+        raise UsageError(f"{what}: {duration!r} {fault}")
     return micros
 
 
 @lru_cache(maxsize=256)
-def _parsed(spark: SparkSession, text: str) -> tuple[int, str | None]:
+def _parsed(spark: SparkSession, text: str) -> tuple[int, str]:
     """Return what Spark makes of a text: microseconds, or why it refuses."""
     one = spark.sql("SELECT micros FROM VALUES (0L) AS t(micros)")  # a local relation: no job runs
     width = f"{_WIDTH_DAYS} days"
@@ -88,4 +87,4 @@ def _parsed(spark: SparkSession, text: str) -> tuple[int, str | None]:
         if "VALUE_OUT_OF_RANGE" in text or "FAILED_FUNCTION_CALL" in text or "PARAMETER_CONSTRAINT" in text:
             return 0, "it is too long: give less than 50,000 years"
         return 0, "Spark does not parse it as an interval: write for example '1 day', '90 minutes' or '1.5 seconds'"
-    return start if start > -_WIDTH // 2 else start + _WIDTH, None
+    return start if start > -_WIDTH // 2 else start + _WIDTH, ""

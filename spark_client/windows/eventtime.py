@@ -18,7 +18,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_setting
 
 INSTANT: Final = "timestamp"
 WALL: Final = "timestamp_ntz"
@@ -31,7 +31,6 @@ DAY: Final = 86_400_000_000
 
 _ZONE: Final = "^([A-Za-z][A-Za-z0-9/_+-]*|[+-][0-9]{2}:[0-9]{2})$"
 _ANY_DAY: Final = "2000-01-01T00:00:00 "
-_OLD_INTERVALS: Final = "spark.sql.legacy.interval.enabled"
 _ISO: Final = re.compile(r"([+-]?\d{4,6})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?Z?")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -42,11 +41,8 @@ def check_session(spark: SparkSession, what: str) -> None:
     Args:
         what: is over a wall clock, for the message.
     """
-    if str(spark.conf.get(_OLD_INTERVALS, "false")).lower() == "true":
-        raise UsageError(
-            f"{what} is over a timestamp_ntz, which this package counts by Spark's intervals of days and seconds: set "
-            f"{_OLD_INTERVALS} to false"
-        )
+    why = "a time of timestamp_ntz is counted by Spark's intervals of days and seconds, which it then has not"
+    check_setting(spark, "spark.sql.legacy.interval.enabled", "true", what, why)
 
 
 def check_kind_of(what: str, time: object, kind: str, taken: Sequence[str] = TIMES, why: str = "") -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Final
 
@@ -263,11 +262,9 @@ def levels_of(df: DataFrame, given: Nested, time: str, offset: int, what: str) -
         if isinstance(each, Calendar):
             cut = rule_of(df, each, time, offset, what)
             levels.append(Level(each.text, cut.longest, offset, cut))
-        elif isinstance(each, str | timedelta):
+        else:
             length = durations.length(df.sparkSession, each, "nested")
             levels.append(Level(str(each), length, offset % length, None))
-        else:
-            raise UsageError(f"{given}: {each!r} is no length of time: give '1 hour', a timedelta or calendar(…)")
     for one, other in pairwise(levels):
         fits = other.calendar is not None or (one.calendar is None and other.length % one.length == 0)
         spare = 0 if one.calendar is not None or other.calendar is None else 2 * DAY  # that no window of it has

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, refused
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import MARK, Belonging, Condition, of_time
 from spark_client.windows.eventtime import INSTANT
@@ -592,15 +592,11 @@ class Windows(Substreams):
     def when_of(self, value: Any, where: str) -> Any:
         if not isinstance(value, str):
             return value
-        try:
+        unlike = f"{where}: {value!r} is no time in ISO 8601, and the source's substreams are windows"
+        with refused(unlike, "Write 2026-03-01, or 2026-03-01T07:00:00Z", ValueError):
             if len(value) == len("2026-03-01"):
                 return date.fromisoformat(value)
             return datetime.fromisoformat(f"{value[:-1]}+00:00" if value.endswith("Z") else value)
-        except ValueError:
-            raise UsageError(
-                f"{where}: {value!r} is no time in ISO 8601, and the source's substreams are windows: write "
-                "2026-03-01, or 2026-03-01T07:00:00Z"
-            ) from None
 
     def interval(self, start: int, end: int) -> str:
         """Return what the tracker calls a window: an ISO 8601 interval, in UTC, or without a zone if the windows are a
