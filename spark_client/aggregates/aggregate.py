@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, names_of
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_kind
 
 _Finish: TypeAlias = Callable[..., Column]
 _Make = TypeVar("_Make", bound="Callable[..., Aggregate]")
@@ -157,11 +157,9 @@ def combine(function: Callable[..., Column], *aggregates: Aggregate) -> Aggregat
     >>> aggregates.combine(lambda late, all: F.round(100 * late / all, 1),                 # doctest: +SKIP
     ...     aggregates.count_if(F.col("delay") > 15), aggregates.count())
     """
-    if not aggregates or not all(isinstance(each, Aggregate) for each in aggregates):
-        raise UsageError(
-            f"combine(f, {', '.join(map(repr, aggregates))}): give aggregates of spark_client.aggregates after the "
-            "function, such as aggregates.sum('amount')"
-        )
+    for each in aggregates or [None]:
+        advice = "give aggregates of spark_client.aggregates after the function, such as aggregates.sum('amount')"
+        check_kind("combine: an aggregate", each, Aggregate, advice)
 
     def made(change: Callable[[Column], Column]) -> Aggregate:
         return combine(function, *[each.changed(change) for each in aggregates])

@@ -24,7 +24,7 @@ from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.counting.batch import CountingMode
 from spark_client.errors import UsageError, check_choice
-from spark_client.fronts.front import Rows
+from spark_client.fronts.front import Front, Rows
 from spark_client.plan.graph import JobGraph
 from spark_client.plan.names import check_job
 from spark_client.release.early import early_rows
@@ -372,12 +372,7 @@ class Tracking:
         Raises:
             TrackingError: the tracker refuses to finish it.
         """
-        front = stream.readable.plan.input.front
-        if front is None:
-            raise UsageError(
-                "finish takes the result of tracking.source; rows of a channel end when its senders have finished"
-            )
-        self._running.finish(front)
+        self._running.finish(_front_of(stream, "finish", "end when its senders have finished"))
 
     def expect(
         self,
@@ -406,9 +401,7 @@ class Tracking:
 
         >>> tracking.expect(orders, [("berlin", date(2026, 3, 1), 1204)])                     # doctest: +SKIP
         """
-        front = stream.readable.plan.input.front
-        if front is None:
-            raise UsageError("expect takes the result of tracking.source; rows of a channel are counted by its senders")
+        front = _front_of(stream, "expect", "are counted by its senders")
         reading = [found for each in self._running.followed for found in each.reading(front)]
         if not reading:
             front.live(self.spark).expect(None, rows, through, revise)
@@ -518,6 +511,14 @@ class Tracking:
 
     def define(self) -> None:
         self._definition.define()
+
+
+def _front_of(stream: TrackedStream, call: str, else_they: str) -> Front:
+    """Return the front of a source; refuse a channel, whose rows need no such call."""
+    front = stream.readable.plan.input.front
+    if front is None:
+        raise UsageError(f"{call} takes the result of tracking.source; rows of a channel {else_they}")
+    return front
 
 
 def _check_ordering(sharded: bool, ordering: Ordering) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final, cast
 
-from spark_client.errors import TrackingError, UsageError, check_choice, refused
+from spark_client.errors import TrackingError, UsageError, check_choice, check_faults, refused
 from spark_client.trackers.jobclient import JobClient, Trackers
 from tracker.client import (
     Advanced,
@@ -79,15 +79,27 @@ class ReaderOptions:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         refuse_secrets(options)
-        unknown = sorted(key for key in options if key.lower() not in self.KNOWN)
-        if unknown:
-            known = ", ".join(sorted(self.KNOWN - {"path", AWAITS}))
-            raise UsageError(f'format("tracker") knows no option {unknown[0]!r}; it knows {known}')
         self.job = options.get("job", "")
-        if not self.job:
-            raise UsageError('format("tracker") needs .option("job", …): the job whose events are read')
         self.server = options.get("server", "127.0.0.1:7654")
         self.sharded = options.get("sharded", "")
+        self.starting_seq = options.get("starting_seq", "earliest")
+        unknown = sorted(key for key in options if key.lower() not in self.KNOWN)
+        known = ", ".join(sorted(self.KNOWN - {"path", AWAITS}))
+        numbered = self.starting_seq.isdigit()
+        check_faults(
+            'format("tracker")',
+            (unknown, f"knows no option {', '.join(map(repr, unknown))}; it knows {known}"),
+            (not self.job, 'needs .option("job", …): the job whose events are read'),
+            (
+                self.starting_seq not in ("earliest", "latest") and not numbered,
+                f"with starting_seq={self.starting_seq!r}: give earliest, latest or a number",
+            ),
+            (
+                self.sharded and (numbered or "after_seq" in options or "up_to_seq" in options),
+                "of a sharded job, which numbers its events at each server by itself: starting_seq is earliest or "
+                "latest, and after_seq and up_to_seq cannot be used",
+            ),
+        )
         if self.sharded:
             check_choice("sharded", self.sharded, *_ORDERINGS, why=", the job's ordering")
         self.segments = _words(options.get("segments", ""))
@@ -96,14 +108,6 @@ class ReaderOptions:
         for kind in kinds:
             check_choice('format("tracker"): kind', kind, *_KINDS)
         self.kinds = tuple(_KINDS[kind] for kind in kinds or _KINDS)
-        self.starting_seq = options.get("starting_seq", "earliest")
-        if self.starting_seq not in ("earliest", "latest") and not self.starting_seq.isdigit():
-            raise UsageError(f"starting_seq={self.starting_seq!r}: give earliest, latest or a number")
-        if self.sharded and (self.starting_seq.isdigit() or "after_seq" in options or "up_to_seq" in options):
-            raise UsageError(
-                "a sharded job numbers its events at each server by itself, so starting_seq is earliest or latest, and "
-                "after_seq and up_to_seq cannot be used"
-            )
         self.subscription = options.get("subscription", "")
         self.max_away = timedelta(days=float(options["max_away"])) if "max_away" in options else None
         self.limit = int(options.get("max_events_per_trigger", "10000"))

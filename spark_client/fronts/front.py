@@ -293,6 +293,12 @@ def silence(source: SourceRows, after: Duration, front: str, rules: Iterable[str
     return dict.fromkeys(rules, timedelta(microseconds=length))
 
 
+def check_scoped(front: Front, rule: Substreams, scopes: object) -> None:
+    """Refuse scopes that are listed for a source without any."""
+    if scopes and rule.scope is None:
+        raise UsageError(f"{front!r}: scopes= is for a source with a scope: give scope= to the source")
+
+
 class ManualFront(Front):
     """A front that promises nothing until it is finished: by `Tracking.finish`, or a drain."""
 

@@ -11,9 +11,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER, ColumnOrName, named, names_of
-from spark_client.errors import UsageError, check_choice, check_seconds, refused
+from spark_client.errors import UsageError, check_choice, check_faults, check_seconds, refused
 from spark_client.fronts import timetable
-from spark_client.fronts.front import Front, Group, LiveFront, Partitions, Promiser, Promises, SourceRows, silence
+from spark_client.fronts.front import (
+    Front,
+    Group,
+    LiveFront,
+    Partitions,
+    Promiser,
+    Promises,
+    SourceRows,
+    check_scoped,
+    silence,
+)
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.folder import Folder
 from spark_client.windows import durations, eventtime
@@ -134,15 +144,21 @@ class BoundedOutOfOrderness(Front):
         self._scopes = scopes if callable(scopes) or isinstance(scopes, DataFrame) else [*scopes]
         self._lists = not isinstance(self._scopes, list) or bool(self._scopes)
         self._per_scope = per_scope or self._lists
-        if idle_after is not None and not self._per_scope and partition is None:
-            raise UsageError(
-                "Frontier: idle_after= is for scopes or partitions: give per_scope=True, or partition= and partitions="
-            )
         check_seconds("Frontier: refresh", refresh)
         self.refresh = refresh if callable(scopes) else None
         check_choice("Frontier: beyond", beyond, "count", "bad")
-        if beyond == "bad" and ahead is None:
-            raise UsageError("Frontier: beyond='bad' is about rows that are further ahead than ahead=: give that")
+        whole = not self._per_scope and partition is None
+        check_faults(
+            "Frontier:",
+            (
+                idle_after is not None and whole,
+                "idle_after= is for scopes or partitions: give per_scope=True, or partition= and partitions=",
+            ),
+            (
+                beyond == "bad" and ahead is None,
+                "beyond='bad' is for rows that are further ahead than ahead=: give that",
+            ),
+        )
         self._ahead = ahead
         self._beyond_is_bad = beyond == "bad"
         check_choice("Frontier: each", each, "batch", "run")
@@ -215,8 +231,7 @@ class BoundedOutOfOrderness(Front):
         super().bind(source)
         if source.time is None:
             raise UsageError("Frontier promises times: the source needs window=('time_column', '1 day')")
-        if self._lists and source.rule.scope is None:
-            raise UsageError(f"{self!r}: the source has no scope, so scopes= lists none: give scope= to the source")
+        check_scoped(self, source.rule, self._lists)
         self._per_scope = self._per_scope and source.rule.scope is not None  # without scopes there is one
         self.read_scopes = self._scopes if callable(self._scopes) else None
         self.listed: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_faults
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import HowManyParts, LiveCounts, Parts
 from spark_client.fronts.front import READ_ONCE, SourceRows
@@ -117,13 +117,15 @@ class Manifests(ByFiles):
         super().__init__(path, when, scope, Parts(part, parts, type(self).__name__), read, revise, refresh)
         self.rows = rows
         self.files = files
-        if when is None and part is not None:
-            raise UsageError(f"{self!r}: a manifest's name has no part: give when='field' of the entries")
-        if os.path.splitext(self.path)[1] not in (".json", ".jsonl", ".csv", ".parquet"):
-            raise UsageError(
-                f"Manifests: {self.path!r}: give the pattern of files whose names end in .json, .jsonl, .csv or "
-                ".parquet, such as '/data/manifests/*.json'"
-            )
+        check_faults(
+            f"{self!r}:",
+            (when is None and part is not None, "a manifest's name has no part: give when='field' of the entries"),
+            (
+                os.path.splitext(self.path)[1] not in (".json", ".jsonl", ".csv", ".parquet"),
+                "give the pattern of files whose names end in .json, .jsonl, .csv or .parquet, such as "
+                "'/data/manifests/*.json'",
+            ),
+        )
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
@@ -194,14 +196,17 @@ class _LiveManifests(LiveFiles):
         named: dict[tuple[str, int], set[str]] = {}
         rows: dict[tuple[str, int], list[Sequence[Any]]] = {}
         for entry in _entries(place):
-            if missing := [key for key in front.keys if entry.get(key) in (None, "")]:
-                raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}, which the front names: {entry}")
+            missing = [key for key in front.keys if entry.get(key) in (None, "")]
             count, listed = count_of(entry.get(front.rows)), entry.get(front.files)
             counted = count not in (None, "")
-            if not counted and listed in (None, ""):
-                raise UsageError(
-                    f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}. Give one"
-                )
+            check_faults(
+                f"manifest {place}: an entry has",
+                (missing, f"no {', '.join(map(repr, missing))}, which the front names: {entry}"),
+                (
+                    not counted and listed in (None, ""),
+                    f"neither {front.rows!r} nor {front.files!r}: {entry}. Give one",
+                ),
+            )
             part = front.parts.of(entry, f"manifest {place}")
             names = [listed] if isinstance(listed, str | Mapping) else list(listed or [])
             some = [self._listed(place, each) for each in names]

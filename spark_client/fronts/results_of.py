@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import check_present
 from spark_client.errors import UsageError
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
-from spark_client.fronts.front import SourceRows
+from spark_client.fronts.front import SourceRows, check_scoped
 from spark_client.storage.directories import local_path
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import Condition
@@ -114,8 +114,7 @@ class ResultsOf(ByCount):
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
-        if self.scopes and source.rule.scope is None:
-            raise UsageError(f"{self!r}: scopes= is for a source with a scope: give source(…, scope=…)")
+        check_scoped(self, source.rule, self.scopes)
         self._looked_at = frozenset([_REVISION] if _has_revisions(source.rows) else [])
 
     @property

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, schema_of
-from spark_client.errors import UsageError, check_kind
+from spark_client.errors import UsageError, check_faults, check_kind
 from spark_client.plan.names import check_apart, check_columns
 from spark_client.plan.streams import Stream
 from spark_client.windows.substreams import Substreams
@@ -221,10 +221,12 @@ class StateHandle:
 
 
 def _check_state(name: str, ttl: Any) -> None:
-    if ttl is not None:
-        raise UsageError(
-            f"the state {name!r} has ttlDurationMs={ttl}: it would be lost while its substream is open. Leave it out: "
-            "the state goes when its substream has ended"
-        )
-    if name.startswith(OWN_STATES):
-        raise UsageError(f"the state {name!r} begins with {OWN_STATES!r}, which is reserved: call it otherwise")
+    check_faults(
+        f"the state {name!r}",
+        (
+            ttl is not None,
+            f"has ttlDurationMs={ttl}: it would be lost while its substream is open. Leave it out: the state goes when "
+            "its substream has ended",
+        ),
+        (name.startswith(OWN_STATES), f"begins with {OWN_STATES!r}, which is reserved: call it otherwise"),
+    )

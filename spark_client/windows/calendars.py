@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column, resolve
-from spark_client.errors import UsageError, check_kind
+from spark_client.errors import UsageError, check_faults, check_kind
 from spark_client.windows import eventtime
 from spark_client.windows.eventtime import DAY, instant_of, is_known_zone, is_zone, midnight_of
 from spark_client.windows.lengths import Length, TimedRows
@@ -243,28 +243,30 @@ def rule_of(df: DataFrame, given: Calendar, time: str, offset: int, what: str) -
     Raises:
         UsageError: a zone that is not known, is missing, or is given for times that have none.
     """
-    if offset % 1_000_000 or not 0 <= offset < DAY:
-        raise UsageError(
-            f"{what}: the offset of a calendar's windows is the time on the clock at which they begin, in whole "
-            "seconds: '0 seconds' or more, and less than '1 day'"
-        )
-    zone = given.zone
-    if time == eventtime.WALL:
-        if zone is not None:
-            raise UsageError(
-                f"{what} is a timestamp_ntz, which belongs to no zone: give calendar({given.text!r}) without one, or "
-                "make it a timestamp first: F.to_utc_timestamp(…) with a session in UTC, or F.convert_timezone"
-            )
-    elif zone is None:
-        raise UsageError(
-            f"{what}: whose {given.text}? Give the zone, calendar({given.text!r}, 'Europe/Berlin'), or the column that "
-            f"has it, calendar({given.text!r}, F.col('zone')); 'UTC' is one, too"
-        )
-    elif isinstance(zone, str):
-        if not is_known_zone(df.sparkSession, zone):
-            raise UsageError(
-                f"{what}: {zone!r} is no time zone that Spark has: give a name such as 'Europe/Berlin', an offset such "
-                "as '+05:30', or a column as F.col('zone')"
-            )
+    zone, on_wall = given.zone, time == eventtime.WALL
+    check_faults(
+        f"{what}:",
+        (
+            offset % 1_000_000 or not 0 <= offset < DAY,
+            "the offset of a calendar's windows is the time on the clock at which they begin, in whole seconds: "
+            "'0 seconds' or more, and less than '1 day'",
+        ),
+        (
+            on_wall and zone is not None,
+            f"a timestamp_ntz belongs to no zone: give calendar({given.text!r}) without one, or make it a timestamp "
+            "first: F.to_utc_timestamp(…) with a session in UTC, or F.convert_timezone",
+        ),
+        (
+            not on_wall and zone is None,
+            f"whose {given.text}? Give the zone, calendar({given.text!r}, 'Europe/Berlin'), or the column that has it, "
+            f"calendar({given.text!r}, F.col('zone')); 'UTC' is one, too",
+        ),
+        (
+            isinstance(zone, str) and not is_known_zone(df.sparkSession, zone),
+            f"{zone!r} is no time zone that Spark has: give a name such as 'Europe/Berlin', an offset such as "
+            "'+05:30', or a column as F.col('zone')",
+        ),
+    )
+    if isinstance(zone, str):
         return CalendarRule(given.unit, given.count, given.first, offset, zone, False)
     return CalendarRule(given.unit, given.count, given.first, offset, None, zone is not None)

@@ -208,7 +208,9 @@ def test_wall_clock_windows_are_refused_with_intervals_of_spark_3_1(
         tracking.release(source, aggs={"n": F.count("*")}).writeStream.option(
             "checkpointLocation", tmp_path / "cp"
         ).start(tmp_path / "out")
-    with pytest.raises(UsageError, match=r"window='wall': spark.sql.legacy.interval.enabled=true: a time of timestamp_ntz"):
+    with pytest.raises(
+        UsageError, match=r"window='wall': spark.sql.legacy.interval.enabled=true: a time of timestamp_ntz"
+    ):
         tracking.source(raw, "other", window=("wall", "1 hour"))
     tracking.stop()
 
