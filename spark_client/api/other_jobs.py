@@ -52,7 +52,7 @@ def wait_for_end(
 
     Raises:
         UsageError: the call is in a batch of the same job, and the end may need that batch.
-        TimeoutError: not in time.
+        TimeoutError: the substream is still open after that time.
         TrackingError: it has ended, but not completely, and `accept` does not name how; or the tracker refuses, or
             cannot be reached.
 

@@ -126,7 +126,7 @@ class Snapshots:
         """Return the newest complete snapshot.
 
         Raises:
-            UsageError: there is none.
+            UsageError: no snapshot there is complete.
         """
         found = self.all()
         if not found:

@@ -245,7 +245,7 @@ class TrackedWriter(QueryOptions):
             path: of files; or the option ``path``.
 
         Raises:
-            UsageError: something is missing.
+            UsageError: the rows have no place, or several, or the query has no checkpoint.
             TrackingError: the tracker cannot be reached, or refuses the job or the run.
         """
         if path is not None:

@@ -89,7 +89,7 @@ class JobNews:
         """Acknowledge all that has happened, unless the job drains.
 
         Raises:
-            TrackingError: the tracker refuses.
+            TrackingError: the tracker does not know the job, or a subscription, any more.
         """
         try:
             statuses = EventLogs(self.impatient, self._job).statuses()
@@ -129,7 +129,7 @@ class JobNews:
             patient: whether a tracker that is away is waited for.
 
         Raises:
-            TrackerError: the tracker refuses.
+            TrackerError: the tracker refuses to list the substreams.
             TrackerUnavailable: it cannot be reached.
         """
         expected = [promise for promise in promises if isinstance(promise, Expected)]

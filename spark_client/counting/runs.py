@@ -282,8 +282,8 @@ class Run:
         """Return how the deployment is drained, or was, at each tracker that has the job; None: it is not. One attempt.
 
         Raises:
-            TrackerError: the tracker refuses.
-            TrackerUnavailable: no answer.
+            TrackerError: the tracker does not know the job, or refuses the caller.
+            TrackerUnavailable: the tracker does not answer.
         """
         drain = self.news.impatient.get_drain(self.job)
         return drain.mode if drain.state in DRAINS and drain.deployment == self.deployment else None
@@ -394,7 +394,7 @@ class Run:
             True if it is closed at the tracker; False: the tracker is away.
 
         Raises:
-            TrackerError: it refuses.
+            TrackerError: the tracker refuses to close it; not for a run that another one has fenced.
         """
 
         def attempt() -> None:

@@ -134,7 +134,7 @@ class Parts:
             found: how many there are, by each part that is there.
 
         Raises:
-            UsageError: there are more.
+            UsageError: more parts are there than each of them names.
         """
         wanted = max(found.values())
         if len(found) > wanted:

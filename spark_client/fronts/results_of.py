@@ -299,7 +299,7 @@ class ReceiptCounts:
         """Check whether the new substreams are the source's own.
 
         Raises:
-            UsageError: one is not.
+            UsageError: the other job has a substream that this source cannot have.
         """
         rule, news = self._rule, [name for name, known in self._names.items() if not known]
         if rule is None or not news:

@@ -65,8 +65,8 @@ class Move:
             The place in the job's events after all that this has brought about.
 
         Raises:
-            UsageError: as for `check`.
-            TrackingError: likewise; or the tracker refuses.
+            UsageError: the windows cannot be moved as things stand, as `check` says.
+            TrackingError: something of the job runs, or the tracker refuses or cannot be reached.
         """
         with explaining():
             status = self._status()

@@ -161,7 +161,7 @@ def read_part(folder: Folder, name: str, dead: Set[Substream]) -> Part:
         dead: the substreams that are not kept in it any more.
 
     Raises:
-        TrackingError: it is missing.
+        TrackingError: the part has no index: somebody has removed it.
     """
     index = folder.read(f"{name}/{INDEX}")
     if index is None:

@@ -195,7 +195,7 @@ class QueryElsewhere:
         """Promise that a source will send nothing more, if it runs and reads it.
 
         Raises:
-            TrackerError: the tracker refuses.
+            TrackerError: the tracker refuses the promise.
         """
         if front is not self._plan.stream.input.front or not self.runs:
             return False

@@ -181,7 +181,7 @@ class Follower:
 
         Raises:
             TrackerError: the tracker refuses to answer.
-            TrackerUnavailable: no answer.
+            TrackerUnavailable: the tracker does not answer.
         """
         with self._asking:
             if self.query.run.away:

@@ -126,7 +126,7 @@ class Observer:
         """Wait until all has been read again that the other query had committed when this was called.
 
         Raises:
-            TrackingError: it has failed.
+            TrackingError: the observer has failed, and counts no more.
         """
         last = last_commit(self._observed.checkpoint)
         while last is not None and self.isActive and self._followed < last:

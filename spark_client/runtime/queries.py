@@ -320,7 +320,7 @@ class TrackedQuery:
         """Promise that a source will send nothing more, between two batches of the query, which runs.
 
         Raises:
-            TrackerError: the tracker refuses.
+            TrackerError: the tracker refuses the promise, as in `Run.promise`.
         """
         between_batches(lambda: self.run.promise(front.finish()))
 
@@ -551,7 +551,7 @@ def between_batches(promise: Callable[[], object]) -> None:
     """Make a promise that no batch carries, once the batch under way, if any, is committed.
 
     Raises:
-        TrackerError: the tracker refuses.
+        TrackerError: the tracker refuses the promise, as in `Run.promise`.
     """
     while True:
         try:

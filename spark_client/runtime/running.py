@@ -140,7 +140,7 @@ class Running:
             timeout: seconds; None: for as long as it takes.
 
         Raises:
-            TimeoutError: not in time.
+            TimeoutError: the drain goes on after that time.
             TrackingError: it failed, or a query has.
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout
@@ -180,7 +180,7 @@ class Running:
         """Finish a source: it will send nothing more.
 
         Raises:
-            TrackingError: the tracker refuses.
+            TrackingError: the tracker refuses to finish the front, with its reason.
         """
         with explaining():
             if not any(each.finish(front) for each in self.followed):

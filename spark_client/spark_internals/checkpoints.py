@@ -125,7 +125,7 @@ def started_query(checkpoint: Folder) -> str:
     """Return the id of the query that was started in a checkpoint.
 
     Raises:
-        TrackingError: none was.
+        TrackingError: no query was started there.
     """
     query = query_id(checkpoint)
     if query is None:
@@ -228,7 +228,7 @@ def lines_of(checkpoint: Folder, log: str) -> list[str]:
         log: a file, such as ``offsets/0``.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the checkpoint has no such file.
     """
     content = checkpoint.content(log)
     if content is None:

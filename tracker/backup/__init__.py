@@ -257,7 +257,7 @@ class Place:
         """Return the name of the file, or of the directory's newest backup.
 
         Raises:
-            BackupError: there is none.
+            BackupError: the directory has no backup.
         """
         names = self.names()
         if not names:

@@ -480,7 +480,7 @@ class Report:
 
         Raises:
             TrackerError: as `report`; the messages before stay staged.
-            TrackerUnavailable: as `report`.
+            TrackerUnavailable: no answer came in time: see `report`.
         """
         return [(name, self._send(piece, [name], False)) for name, piece in self.pieces(unit, split)]
 

@@ -159,6 +159,6 @@ def finder(server: str) -> Finder:
     """Return this process's finder of a tracker: what one call has found out, the next one uses.
 
     Raises:
-        ValueError: as `alternatives`.
+        ValueError: an address is empty, has no port, or is named twice.
     """
     return Finder(alternatives(server))

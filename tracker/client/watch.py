@@ -73,7 +73,7 @@ class Watch(Iterator[Event], AbstractContextManager["Watch"]):
         """Wait for the next event.
 
         Raises:
-            StopIteration: it was closed.
+            StopIteration: the watch was closed.
             TrackerError: ``EVENTS_EXPIRED`` (retention has dropped an event of the requested range; the message gives
                 the number from which none is missing), ``LOG_CHANGED`` (the job was deleted, or its journal lost its
                 tail: what the caller knows of the job is no longer valid), ``UNKNOWN_JOB``. After this error it is
@@ -213,7 +213,7 @@ class Subscription(Iterator[Event], AbstractContextManager["Subscription"]):
         """Wait for the next event.
 
         Raises:
-            StopIteration: it was closed.
+            StopIteration: the watch was closed.
             TrackerError: ``SUBSCRIPTION_EXPIRED`` (events were not acknowledged for longer than `max_age`, or were more
                 than `max_events`, so some of them may be gone), ``UNKNOWN_SUBSCRIPTION`` (the subscription was
                 removed), ``LOG_CHANGED``, ``UNKNOWN_JOB``. After this error it is closed.

@@ -319,7 +319,7 @@ class EventLog:
         Kept events that a filter does not let through are among them; no event that it lets through is missing.
 
         Raises:
-            Refused: see `start`.
+            Refused: events after that number that the reader wants are gone: see `start`.
         """
         return self.read_kept(self.start(after_seq, wanted, own), up_to_seq, limit)
 

@@ -150,7 +150,7 @@ def _await(name: Path, journal: str, locked: JournalLockedError) -> None:
     """Wait until the tracker of the process that has a journal answers.
 
     Raises:
-        JournalLockedError: it does not.
+        JournalLockedError: no tracker has answered in that time.
     """
     for _ in range(_LOOKS):
         if _answers(name):

@@ -161,7 +161,7 @@ def described(text: bytes | None) -> tuple[int, int]:
     """Return the number of a state's pieces and their checksum, given the description of `write_pieces` as JSON.
 
     Raises:
-        SnapshotDamagedError: it is none.
+        SnapshotDamagedError: the text is no such description.
     """
     try:
         description = json.loads(text or b"")

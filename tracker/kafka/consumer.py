@@ -237,7 +237,7 @@ class Consumer(AbstractContextManager["Consumer"]):
         """Commit offsets; the group refuses them of a member that is no longer theirs.
 
         Raises:
-            KafkaException: one was refused.
+            KafkaException: the group has refused an offset, since its partition is another member's.
         """
 
         def commit() -> None:

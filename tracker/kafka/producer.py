@@ -124,7 +124,7 @@ class Producer(AbstractContextManager["Producer"]):
     Raises:
         ValueError: `config` has what this class sets itself.
         ProgressLostError: Kafka and the tracker have not the same epochs of this producer.
-        TrackerError: as `TrackerClient.open_producer`.
+        TrackerError: the tracker refuses the run: see `TrackerClient.open_producer`.
 
     >>> def send(client, orders):
     ...     with Producer(client, "shop", "till", {"bootstrap.servers": "kafka:9092"}, {"orders": "orders"}) as till:

@@ -98,7 +98,7 @@ class Scenario:
         """Check that the numbers fit together.
 
         Raises:
-            ScenarioError: they do not.
+            ScenarioError: two numbers contradict each other, such as more processes than producers.
         """
         for problem in self._problems():
             raise ScenarioError(problem)

@@ -97,7 +97,7 @@ class Upstream:
         """Read the token for each address.
 
         Raises:
-            CredentialsError: as `metadata`.
+            CredentialsError: the token cannot be read, or TLS is missing to send it.
         """
         for bearer in self._bearers.values():
             bearer.metadata()

@@ -231,7 +231,7 @@ def share(text: str) -> float:
     """Return a share, such as ``0.1%``, as a number from 0 to 1.
 
     Raises:
-        ReplayError: it is none.
+        ReplayError: the text is no share from 0 to 100 %.
     """
     try:
         return lateness.share(text)

@@ -347,7 +347,7 @@ class Security:
             what: what is served there, for the message.
 
         Raises:
-            ValueError: it would.
+            ValueError: other machines reach the address, and TLS or the clients that may call are missing.
         """
         if self.insecure or is_local(listen):
             return

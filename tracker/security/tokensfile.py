@@ -226,7 +226,7 @@ def check_name(name: str) -> None:
     """Refuse a client's name of another form.
 
     Raises:
-        ValueError: it has.
+        ValueError: the name is longer, or has other characters, than a client's name may.
     """
     if not NAME.fullmatch(name):
         raise ValueError(

@@ -275,7 +275,7 @@ class ShardedWatch(Iterator[Event], AbstractContextManager["ShardedWatch"]):
         """Wait for the next event.
 
         Raises:
-            StopIteration: it was closed.
+            StopIteration: the watch was closed.
             TrackerError: a server refuses: see `Watch.__next__`. After this error it is closed.
             TrackerUnavailable: one of the servers could not be reached for the client's `retry_for`. The caller may
                 continue.

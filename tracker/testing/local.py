@@ -101,7 +101,7 @@ class LocalTracker(Assertions):
         """Start the tracker, and wait until it accepts calls.
 
         Raises:
-            RuntimeError: it runs already.
+            RuntimeError: the tracker has been started, and not stopped.
             ValueError: the journal's name has a wrong form.
             tracker.journal.JournalError: another process uses the journal, or it is damaged.
         """

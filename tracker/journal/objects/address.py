@@ -98,7 +98,7 @@ def try_conditions(objects: ConditionalStore, where: str) -> None:
         where: its address, for messages.
 
     Raises:
-        JournalError: it does not.
+        JournalError: two writers have created the same object, or one over another's.
         NoAnswerError, RefusedError: the store cannot be used.
     """
     for attempt in range(_ATTEMPTS):
