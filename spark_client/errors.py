@@ -97,7 +97,7 @@ def check_setting(spark: Any, key: str, bad: str, what: str, why: str) -> None:
 
     Args:
         bad: the value, in any case; a session without the setting has another.
-        what: needs it otherwise.
+        what: the call or the rows that need another value, for the message.
     """
     if str(spark.conf.get(key, None)).lower() == bad.lower():
         raise UsageError(f"{what}: {key}={bad}: {why}. Set it otherwise, or leave it out")
