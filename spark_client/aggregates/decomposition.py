@@ -17,7 +17,7 @@ from spark_client.aggregates.aggregate import BY_NAME, Aggregate, finished
 from spark_client.aggregates.collections import count_distinct
 from spark_client.aggregates.sums import count
 from spark_client.columns import CALENDAR_INTERVALS, nullable, quoted, types_in
-from spark_client.errors import UsageError, check_kind, refused
+from spark_client.errors import UsageError, check_faults, check_kind, refused
 from spark_client.spark_internals.columns import call_in
 from spark_client.spark_internals.plans import has_literal
 
@@ -37,19 +37,22 @@ def decompose(name: str, value: Aggregate | Column, rows: DataFrame) -> Aggregat
     field = _field(rows, name, value)
     function, over = call_in(value)
     known = BY_NAME.get(function)
-    if _WITH_CLAUSE.search(str(value)):
-        raise UsageError(
-            f"aggs[{name!r}] = {value}: FILTER, DISTINCT, OVER and aliases are not taken. For FILTER write "
-            "aggregates.sum(value).where(condition); for distinct counts aggregates.count_distinct(…); the result is "
-            "called as its key in aggs"
-        )
-    if known is None:
-        raise UsageError(
-            f"aggs[{name!r}] = {value}: cannot be merged from parts. These can: "
-            f"{', '.join(sorted(BY_NAME))}, count_distinct, approx_percentile, and expressions of them "
-            "(from spark_client.aggregates: aggregates.sum('a') / aggregates.sum('b'), or aggregates.combine). Others, "
-            "such as ordered lists, need all rows at once: tracking.release(…, columns=[…]).apply(…)"
-        )
+    check_faults(
+        f"aggs[{name!r}] = {value}:",
+        (
+            _WITH_CLAUSE.search(str(value)),
+            "FILTER, DISTINCT, OVER and aliases are not taken. For FILTER write aggregates.sum(value).where(…); for "
+            "distinct counts aggregates.count_distinct(…); the result is called as its key in aggs",
+        ),
+        (
+            known is None,
+            f"cannot be merged from parts. These can: {', '.join(sorted(BY_NAME))}, count_distinct, approx_percentile, "
+            "and expressions of them (from spark_client.aggregates: aggregates.sum('a') / aggregates.sum('b'), or "
+            "aggregates.combine). Others, such as ordered lists, need all rows at once: tracking.release(…, "
+            "columns=[…]).apply(…)",
+        ),
+    )
+    assert known is not None
     if over in ("*", "1") and function == "count" and over not in rows.columns:
         return count("*")
 

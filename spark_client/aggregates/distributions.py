@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.aggregates.aggregate import Aggregate, known_as, remade
 from spark_client.columns import ColumnOrName
-from spark_client.errors import UsageError, check_whole
+from spark_client.errors import UsageError, check_faults, check_whole
 
 _WHOLE_NUMBERS: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
@@ -101,13 +101,18 @@ def _approx_percentile(values: Column, percentage: float | list[float], k: int) 
     native = F.percentile_approx(values, percentage)
 
     def for_type(kind: T.DataType) -> Aggregate:
-        if not hasattr(F, "kll_merge_agg_double"):
-            raise UsageError(
-                "approx_percentile needs Spark 4.1.2 or later, which has the sketches: use aggregates.percentile, or "
-                "keep the rows: release(…, columns=[…]).apply(…)"
-            )
-        if not isinstance(kind, (*_WHOLE_NUMBERS, T.FloatType, T.DoubleType)):
-            raise UsageError(f"a sketch takes numbers, not {kind.simpleString()}: cast them to double")
+        check_faults(
+            "approx_percentile:",
+            (
+                not hasattr(F, "kll_merge_agg_double"),
+                "it needs Spark 4.1.2 or later, which has the sketches: use aggregates.percentile, or keep the rows: "
+                "release(…, columns=[…]).apply(…)",
+            ),
+            (
+                not isinstance(kind, (*_WHOLE_NUMBERS, T.FloatType, T.DoubleType)),
+                f"a sketch takes numbers, not {kind.simpleString()}: cast them to double",
+            ),
+        )
         whole = isinstance(kind, _WHOLE_NUMBERS)
         suffix, values_kept = ("bigint", values.cast("bigint")) if whole else ("double", values.cast("double"))
         functions: Any = F

@@ -55,22 +55,30 @@ class SeveralWriter(QueryOptions):
         for place, writer in writers.items():
             _check_writer(place, writer)
         self.rows: Readable = next(iter(writers.values())).rows
-        if apart := [place for place, writer in writers.items() if writer.rows is not self.rows]:
-            raise UsageError(
-                f"output {apart[0]!r} is of another stream: what is written together is of one, so that its rows are "
-                "read once. Release the same object, with its steps (rows = orders.where(…)), and put what differs "
-                "into the aggregates: aggregates.count().where(…)"
-            )
-        for name, places in self.outputs.items():
-            if (number := len({id(writer.release) for writer in places.values()})) != 1:
-                raise UsageError(
-                    f"output {name!r} has places of {number} releases: give each release a name of its own, and a place"
-                )
+        apart = [place for place, writer in writers.items() if writer.rows is not self.rows]
+        releases = {name: {id(each.release) for each in places.values()} for name, places in self.outputs.items()}
+        mixed = [name for name, found in releases.items() if len(found) != 1]
         paths = [writer.options_given.get("path") for writer in writers.values()]
-        if doubled := [path for path in paths if path is not None and paths.count(path) > 1]:
-            raise UsageError(f"two outputs go to {doubled[0]}: give each a path of its own")
-        if sum(writer.to_receipts is not None for writer in writers.values()) > 1:
-            raise UsageError("a substream leaves one receipt, whatever is made of it: give .receipts(…) to one output")
+        doubled = {path for path in paths if path is not None and paths.count(path) > 1}
+        check_faults(
+            "write_together:",
+            (
+                apart,
+                f"output {', '.join(map(repr, apart))} is of another stream: what is written together is of one, so "
+                "that its rows are read once. Release the same object, with its steps (rows = orders.where(…)), and "
+                "put what differs into the aggregates: aggregates.count().where(…)",
+            ),
+            (
+                mixed,
+                f"output {', '.join(map(repr, mixed))} has no place, or places of several releases: give each release "
+                "a name of its own, and a place",
+            ),
+            (doubled, f"two outputs go to {', '.join(doubled)}: give each a path of its own"),
+            (
+                sum(writer.to_receipts is not None for writer in writers.values()) > 1,
+                "a substream leaves one receipt, whatever is made of it: give .receipts(…) to one output",
+            ),
+        )
 
     def start(self) -> StreamingQuery:
         """Start the query, once the job is defined and the run is open at the tracker.

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from spark_client.api.readers import Readable
 from spark_client.api.writer import Starter, TrackedWriter
 from spark_client.columns import TRACKER
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_faults
 from spark_client.plan.streams import Step
 
 _BRING_ROWS: Final = ("right", "rightouter", "outer", "full", "fullouter")
@@ -108,17 +108,20 @@ class TrackedStream:
         if name in _ROW_BY_ROW:
 
             def method(*args: Any, **kwargs: Any) -> TrackedStream:
-                if any(isinstance(value, TrackedStream) for value in (*args, *kwargs.values())):
-                    raise UsageError(
-                        "two streams are joined with Spark's own operator: tracking.with_watermark(one, …).join("
-                        "tracking.with_watermark(other, …), …)"
-                    )
                 how = kwargs.get("how", args[2] if name == "join" and len(args) > 2 else None)
-                if name == "join" and str(how).lower().replace("_", "") in _BRING_ROWS:
-                    raise UsageError(
-                        f"join(…, {how!r}) makes rows of the other side alone, which belong to no substream: an inner "
-                        "or a left join keeps to the stream's own"
-                    )
+                check_faults(
+                    f"{name}:",
+                    (
+                        any(isinstance(value, TrackedStream) for value in (*args, *kwargs.values())),
+                        "two streams are joined with Spark's own operator: tracking.with_watermark(one, …).join("
+                        "tracking.with_watermark(other, …), …)",
+                    ),
+                    (
+                        name == "join" and str(how).lower().replace("_", "") in _BRING_ROWS,
+                        f"how={how!r} makes rows of the other side alone, which belong to no substream: an inner or a "
+                        "left join keeps to the stream's own",
+                    ),
+                )
                 return self._stepped(methodcaller(name, *args, **kwargs))
 
             return method

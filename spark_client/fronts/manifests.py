@@ -196,17 +196,14 @@ class _LiveManifests(LiveFiles):
         named: dict[tuple[str, int], set[str]] = {}
         rows: dict[tuple[str, int], list[Sequence[Any]]] = {}
         for entry in _entries(place):
-            missing = [key for key in front.keys if entry.get(key) in (None, "")]
+            if missing := [key for key in front.keys if entry.get(key) in (None, "")]:
+                raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}, which the front names: {entry}")
             count, listed = count_of(entry.get(front.rows)), entry.get(front.files)
             counted = count not in (None, "")
-            check_faults(
-                f"manifest {place}: an entry has",
-                (missing, f"no {', '.join(map(repr, missing))}, which the front names: {entry}"),
-                (
-                    not counted and listed in (None, ""),
-                    f"neither {front.rows!r} nor {front.files!r}: {entry}. Give one",
-                ),
-            )
+            if not counted and listed in (None, ""):
+                raise UsageError(
+                    f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}. Give one"
+                )
             part = front.parts.of(entry, f"manifest {place}")
             names = [listed] if isinstance(listed, str | Mapping) else list(listed or [])
             some = [self._listed(place, each) for each in names]

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import check_present
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_faults
 from spark_client.fronts.counts import ByCount, Found, LiveCounts
 from spark_client.fronts.front import SourceRows, check_scoped
 from spark_client.storage.directories import local_path
@@ -85,16 +85,19 @@ class ResultsOf(ByCount):
         refresh: float = 1.0,
     ) -> None:
         super().__init__(revise=False, refresh=refresh)
-        if isinstance(accept, str) or (unknown := [each for each in accept if each not in get_args(Incomplete)]):
-            wrong = accept if isinstance(accept, str) else unknown[0]
-            raise UsageError(
-                f"ResultsOf: accept={wrong!r}: give a list of some of {', '.join(map(repr, get_args(Incomplete)))}"
-            )
-        if scopes is not None and len({*scopes.values()}) < len(scopes):
-            raise UsageError(
-                "ResultsOf: scopes= gives two scopes one name, so it is not certain when both have ended: give each "
-                "its own, or release them together in the other job"
-            )
+        known = get_args(Incomplete)
+        check_faults(
+            "ResultsOf:",
+            (
+                isinstance(accept, str) or not {*accept} <= {*known},
+                f"accept={accept!r}: give a list of some of {', '.join(map(repr, known))}",
+            ),
+            (
+                scopes is not None and len({*scopes.values()}) < len(scopes),
+                "scopes= gives two scopes one name, so it is not certain when both have ended: give each its own, or "
+                "release them together in the other job",
+            ),
+        )
         self.receipts = receipts
         self.job = job
         self.segment = segment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from spark_client.errors import UsageError, refused
+from spark_client.errors import UsageError, check_faults, refused
 from spark_client.plan.names import check_segment
 from spark_client.windows.substreams import Substreams
 from tracker.contract.spec import check_graph
@@ -167,13 +167,15 @@ class JobGraph:
         return {front: [*feeds, *others] if feeds else [] for front, feeds in self._fronts.items()}
 
     def _check_open(self, what: str) -> None:
-        if self.given:
-            raise UsageError(f"{what} is not in segments={self.segments}, fronts={list(self._fronts)}: add it there")
-        if self.fixed:
-            raise UsageError(
-                f"{what} is declared after the first query has started: declare sources, channels and what is sent "
-                "into them first, or give Tracking(segments=…, fronts=…)"
-            )
+        check_faults(
+            what,
+            (self.given, f"is not in segments={self.segments}, fronts={list(self._fronts)}: add it there"),
+            (
+                self.fixed,
+                "is declared after the first query has started: declare sources, channels and what is sent into them "
+                "first, or give Tracking(segments=…, fronts=…)",
+            ),
+        )
 
 
 def state_of(segment: str) -> str:

@@ -159,14 +159,20 @@ def declare(stream: Stream, df: DataFrame, processor: Any, schema: T.StructType 
     check_kind("the processor of transform_with_state", processor, SubstreamProcessor, extends)
     made = schema_of(schema, "transform_with_state")
     belonging = stream.input.belonging
-    if belonging is not None and belonging.sets_aside:
-        raise UsageError(
-            f"transform_with_state reads {stream.segment!r}, whose bad rows are set aside: on_bad_rows='quarantine' "
-            "works with channels and releases. Drop such rows before source(…), or send them through a channel first"
-        )
     front = stream.input.front
-    if front is not None and front.not_by_tasks:
-        raise UsageError(f"{front!r}: keyed state ends with promises that its tasks make, {front.not_by_tasks}")
+    check_faults(
+        f"transform_with_state reads {stream.segment!r},",
+        (
+            belonging is not None and belonging.sets_aside,
+            "whose bad rows are set aside: on_bad_rows='quarantine' works with channels and releases. Drop such rows "
+            "before source(…), or send them through a channel first",
+        ),
+        (
+            front is not None and front.not_by_tasks,
+            f"whose front is {front!r}: keyed state ends with promises that its tasks make, "
+            f"{front and front.not_by_tasks}",
+        ),
+    )
     check_columns(df, "transform_with_state")
     rows = T.StructType([field for field in df.schema.fields if field.name != TRACKER])
     if not rows.fields:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client.errors import TrackingError, UsageError
+from spark_client.errors import TrackingError, UsageError, check_faults
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.state_layout import can_read, differences, placed
 from spark_client.release.aggregation import aggregation_of
@@ -74,18 +74,20 @@ def committed(checkpoint: Folder) -> Iterator[CommittedState]:
         UsageError: it is no release's.
         TrackingError: its state is damaged, or cannot be linked.
     """
-    query = (checkpoint / "tracker").read(NOTE)
-    if query is not None and "releases" in query:
-        raise UsageError(
-            f"{checkpoint} is of a query that writes {', '.join(query['releases'])} together: the state of several "
-            "releases cannot be read or exported yet. Let a drain end what is open (tracking.drain()), or release into "
-            "a query of its own what has to be read"
-        )
-    if query is None or "aggregates" not in query:
-        raise UsageError(
-            f"{checkpoint} is not the checkpoint of a release that has run: give the path that its query has as "
-            "checkpointLocation"
-        )
+    query = (checkpoint / "tracker").read(NOTE) or {}
+    check_faults(
+        str(checkpoint),
+        (
+            "releases" in query,
+            f"is of a query that writes {', '.join(query.get('releases', []))} together: the state of several releases "
+            "cannot be read or exported yet. Let a drain end what is open (tracking.drain()), or release into a query "
+            "of its own what has to be read",
+        ),
+        (
+            "aggregates" not in query,
+            "is not the checkpoint of a release that has run: give the path that its query has as checkpointLocation",
+        ),
+    )
     if checkpoint.path is None:
         yield _newest(checkpoint, query)
         return

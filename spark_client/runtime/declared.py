@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from spark_client.counting import once
-from spark_client.errors import UsageError, torn
+from spark_client.errors import UsageError, check_faults, torn
 from spark_client.plan.releases import KEY_FORMS, ReleasePlan
 from spark_client.plan.sources import DEDUPLICATES, Source
 from spark_client.plan.state_layout import changed_forms, new_aggregates, part_numbers, placed
@@ -196,24 +196,23 @@ def check_releases(
     """
     if known is None:
         return
-    if not known:
-        raise UsageError(
-            f"the checkpoint {checkpoint} is of a query that writes one output: give write_together(…) a "
-            "checkpoint of its own"
-        )
-    if abandoned := [f"{name!r} holds {number} substreams" for name, number in sorted(left.items()) if number]:
-        raise UsageError(
-            f"the query has changed since its checkpoint {checkpoint} was written: the release "
-            f"{', '.join(abandoned)}, which would be abandoned, and is not written any more. Start it with that "
-            "output, let a drain end what is open (tracking.drain()), and leave it out then"
-        )
+    abandoned = [f"{name!r} holds {number} substreams" for name, number in sorted(left.items()) if number]
     new, still_open = sorted(kept.keys() - set(known)), max(kept.values())
-    if new and still_open:
-        raise UsageError(
-            f"the query has changed since its checkpoint {checkpoint} was written: the output {new[0]!r} is "
-            f"new, and holds no part of the {still_open} substreams that are open. Let a drain end them first "
-            "(tracking.drain()), or release it in a query of its own, with a channel and a checkpoint of its own"
-        )
+    check_faults(
+        f"the query has changed since its checkpoint {checkpoint} was written:",
+        (not known, "it wrote one output: give write_together(…) a checkpoint of its own"),
+        (
+            abandoned,
+            f"the release {', '.join(abandoned)}, which would be abandoned, and is not written any more. Start it with "
+            "that output, let a drain end what is open (tracking.drain()), and leave it out then",
+        ),
+        (
+            new and still_open,
+            f"the output {', '.join(map(repr, new))} is new, and holds no part of the {still_open} substreams that are "
+            "open. Let a drain end them first (tracking.drain()), or release it in a query of its own, with a channel "
+            "and a checkpoint of its own",
+        ),
+    )
 
 
 def _of_aggregates(known: Mapping[str, object], now: Mapping[str, object], interrupted: int | None) -> list[str]:

@@ -34,7 +34,7 @@ from urllib.parse import unquote
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_client.errors import TrackingError, UsageError, refused
+from spark_client.errors import TrackingError, UsageError, check_faults, refused
 from spark_client.spark_internals.errors import NOT_SHOWN
 from spark_client.storage.folder import Folder
 
@@ -338,13 +338,15 @@ def reached(checkpoint: Folder, epoch: int, source: int | None) -> tuple[str, st
         version, noted, *places = lines_of(checkpoint, f"offsets/{epoch}")
     except (FileNotFoundError, ValueError):
         return None
-    if version != "v1":
-        raise UsageError(f"{checkpoint}: its log of offsets has the form {version}, and v1 is the one that is known")
-    if not 0 <= (source or 0) < len(places) or (source is None and len(places) > 1):
-        raise UsageError(
-            f"the query of {checkpoint} reads {len(places)} sources, and one of them is followed: give source=0 for "
-            f"the first, up to source={len(places) - 1}"
-        )
+    check_faults(
+        f"the query of {checkpoint}",
+        (version != "v1", f"has a log of offsets of the form {version}, and v1 is the one that is known"),
+        (
+            not 0 <= (source or 0) < len(places) or (source is None and len(places) > 1),
+            f"reads {len(places)} sources, and one of them is followed: give source=0 for the first, up to "
+            f"source={len(places) - 1}",
+        ),
+    )
     place = places[source or 0]
     with suppress(json.JSONDecodeError):
         if place != NOTHING_YET and not isinstance(json.loads(place), dict):

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, fold, named, resolve, types_in
-from spark_client.errors import UsageError
+from spark_client.errors import UsageError, check_faults
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows import durations, eventtime
 from spark_client.windows.durations import Duration
@@ -62,16 +62,19 @@ class Session(Length):
 
     def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
         time = rows.time
-        if rows.offset is not None:
-            raise UsageError(
-                "session: sessions begin with their first row, so there is no offset: window=('at', session(…))"
-            )
         check_kind_of("session", time, rows.kind, MOMENTS, ", since a date has no gaps below a day")
-        if not is_plain(rows.df, time):
-            raise UsageError(
-                f"session: {time!r} is an expression, and a release needs the time as a column: give the rows one, "
-                "with raw.withColumn('at', …), and window=('at', session(…))"
-            )
+        check_faults(
+            "session:",
+            (
+                rows.offset is not None,
+                "sessions begin with their first row, so there is no offset: window=('at', session(…))",
+            ),
+            (
+                not is_plain(rows.df, time),
+                f"{time!r} is an expression, and a release needs the time as a column: give the rows one, with "
+                "raw.withColumn('at', …), and window=('at', session(…))",
+            ),
+        )
         gap, step = self.lengths(rows.df.sparkSession)
         rule = SessionSteps(step, gap=gap, at=resolve(rows.df, time, "window").name, **rows.fields())
         return rule, rule.key_at(rows.micros, None)
