@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     from spark_client.release.revisions import Revision
     from spark_client.shadow.history import replay
     from spark_client.shadow.job import ShadowedJob
-    from spark_client.shadow.picture import draw_shadow_report
-    from spark_client.shadow.report import shadow_report
+    from spark_client.shadow.report import draw_shadow_report, shadow_report
     from spark_client.windows.calendars import calendar
     from spark_client.windows.nested import nested
     from spark_client.windows.sessions import session
@@ -198,7 +197,7 @@ _ORIGINS: Final = {
     "channel_tables": "destinations.table_channel",
     "calendar": "windows.calendars",
     "child_label": "plan.labels",
-    "draw_shadow_report": "shadow.picture",
+    "draw_shadow_report": "shadow.report",
     "end_offsets": "fronts.end_offsets",
     "epochs_table": "destinations.table",
     "ledger": "release.ledger",

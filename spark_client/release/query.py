@@ -288,11 +288,9 @@ class ReleaseQuery:
         return Taken(groups, sum(rows[substream].rows for substream in late))
 
     def _certainly_ended(self, ends: EpochEnds) -> Set[Substream]:
-        """Return substreams of which a batch's rows are late, as far as is known before the tracker has its report.
-
-        Of a name that it may have forgotten nobody knows: it opens the name again, or announces the rows to be late,
-        when it applies the report, which a repeated attempt makes later. Until then the rows are a part of the state.
-        """
+        """Return substreams of which a batch's rows are late, as far as is known before the tracker has its report."""
+        # Of a name that the tracker may have forgotten nobody knows: the report, which a repeated attempt makes later,
+        # opens it again, or makes the rows late. Until then the rows are a part of the state.
         if not self._reopens:
             return ends.gone | ends.ended | self._recently_ended.keys()
         return ends.for_good

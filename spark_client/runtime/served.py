@@ -218,11 +218,7 @@ def _served(plan: bytes) -> PlannedQuery:
 
 
 def _end_with(server: int) -> None:
-    """End this process when the server does that has started it: a batch would go on, and nobody would commit it.
-
-    Args:
-        server: the id of its process.
-    """
+    """End this process when the server (a process's id) does: a batch would go on, and nobody would commit it."""
     while os.getppid() == server:
         threading.Event().wait(_LIVES_EVERY)
     end_process(1)

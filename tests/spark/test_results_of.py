@@ -255,7 +255,7 @@ def test_other_jobs_segments_queries_and_revisions_are_not_meant() -> None:
         ([receipt("a", 0, 1)], Fixed(24 * HOUR, scope="t"), {}, "with the same windows"),
         ([receipt("a", 0, 1)], Named("n", scope="t"), {}, "names, not windows"),
         ([receipt("a", 0, 1)], Fixed(HOUR, scope="t", time="timestamp_ntz"), {}, "same windows"),
-        ([{"job": "hourly"}], None, {}, "no column 'segment'"),
+        ([{"job": "hourly"}], None, {}, "column='segment' is not a column.*See RECEIPT_SCHEMA"),
     ],
 )
 def test_receipts_that_promise_nothing_certain_are_refused_again_and_again(

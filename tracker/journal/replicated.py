@@ -319,14 +319,8 @@ class ReplicatedJournal(ABC):
         return Recovery(state, number, records, tuple(damage), suspect, starts, carried, self._left_out())
 
     def _damage_of_the_log(self, problem: str | None, number: int, highest: int, noted: int, kept: str) -> list[Damage]:
-        """Return how the log is damaged.
-
-        Args:
-            problem: why it does not continue after the last record that counts; None: it ends there.
-            highest: the number of any record that was seen.
-            noted: the number up to which a tracker has noted records as lost; 0: none.
-            kept: where the records behind that record are.
-        """
+        """Return how the log is damaged: it does not continue for a problem, or records up to a number were noted as
+        lost."""
         if problem is None and not noted:
             return []
         missing = max(highest, noted) - number
