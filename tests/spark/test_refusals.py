@@ -250,7 +250,7 @@ def test_sessions_that_cannot_be_tracked_are_refused() -> None:
     Remote.__module__ = "pyspark.sql.connect.session"
     with pytest.raises(UsageError, match=r"server= over Spark Connect.*tracker"):
         Tracking(Remote(), "job")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="takes a SparkSession, not None"):
+    with pytest.raises(UsageError, match="the session of Tracking is None: give a SparkSession"):
         Tracking(None, "job")  # type: ignore[arg-type]
 
 
