@@ -22,7 +22,7 @@ from spark_client.api.readers import ChannelReader, Readable, Reader, SourceRead
 from spark_client.api.refusals import refuse_elsewhere
 from spark_client.api.writer import TrackedWriter
 from spark_client.columns import TRACKER, session_zone
-from spark_client.counting.probes import TaskPromises
+from spark_client.counting.probes import ExecutorProbe, Reporting, TaskPromises
 from spark_client.counting.runs import Run
 from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
@@ -171,8 +171,6 @@ class Assembly:
         """Make the query that a writer describes, and what starts it where its batches run on a server. The job is
         defined already.
         """
-        if plan.seals:
-            refuse_elsewhere(self.spark, "option('seal')")
         if (front := plan.stream.input.front) is not None and front.after_runs:
             refuse_elsewhere(self.spark, "Frontier(each='run')")
         check_zone(writer.rows)
@@ -224,12 +222,16 @@ class Assembly:
                 )
             data = observe(data, segment, front.observed())
             if front.counts or rows.plan.input.counted:
-                data = runtime.probe_of(self.settings, rule, segment, "passing", None, self.definition.largest).on(data)
+                data = ExecutorProbe(self._reporting, segment, "passing", rule).on(data)
         if rows.plan.input.direction == "received":
-            data = runtime.probe_of(self.settings, rule, segment, "received", None, self.definition.largest).on(data)
+            data = ExecutorProbe(self._reporting, segment, "received", rule).on(data)
         data = rows.plan.apply(data).drop(TRACKER)
         advanced = self._kept_events("Advanced", segment, f"watermark of {segment}")
         return with_progress(data, advanced, time, over, segment, rule)
+
+    @property
+    def _reporting(self) -> Reporting:
+        return Reporting(self.settings.trackers, self.settings.job, self.definition.largest)
 
     def _kept_events(self, kinds: str, segment: str, subscription: str, **options: str) -> DataFrame:
         """Return the events of a segment, which the tracker keeps while the query is away."""
@@ -243,10 +245,8 @@ class Assembly:
         processor."""
         stream = rows.plan
         segment, front, direction = stream.segment, stream.input.front, stream.input.direction
-        probe = runtime.probe_of(self.settings, keyed.rule, segment, direction, None, self.definition.largest)
-        values: dict[str, Column] = {}
-        if front is not None:
-            probe, values = replace(probe, promises=TaskPromises.of(front)), front.values()
+        promises, values = (None, {}) if front is None else (TaskPromises.of(front), front.values())
+        probe = ExecutorProbe(self._reporting, segment, direction, keyed.rule, promises)
         counted = probe.on(rows.reader.native(), values)
         ends = self._kept_events("Ended,Late", segment, f"state of {segment}", **{AWAITS: str(checkpoint)})
         return with_ends(keyed, stream.apply(counted).where(keyed.rule.requirement), ends)

@@ -36,8 +36,6 @@ _OF_WATERMARKS: Final = (
 
 #: Features that have no form over Spark Connect, as a user writes them: why, and what to do.
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "probe='executors'": "tasks add what they have counted to an accumulator, and there are none: leave probe out",
-    "option('seal')": "what counts of a batch is known by an accumulator, and there are none: leave it out",
     "metrics=": "batches run in a process of the server, where nobody reads what this one serves: watch the tracker's "
     "own metrics, and those of Spark's server",
     "server=": "the tracker of a journal runs in the process that names it, on its loopback address, and the queries "

@@ -85,8 +85,8 @@ class Tracking:
             the checkpoints, ``_tracker/JOB``; all queries of the job have their checkpoints there.
         deployment: which deployment of the job this is. Restarts keep it; a new version of the job with another graph,
             or the next start after a drain, takes a new one.
-        probe: where rows are counted. ``"driver"``: by native aggregations that ride in what runs anyway; no task calls
-            the tracker. ``"executors"``: by an Arrow operator in the tasks, each of which reports its partition.
+        probe: who reports what native aggregations have counted. ``"driver"``: the driver, so no task calls the
+            tracker. ``"executors"``: of rows that are passed on, the tasks, so that no driver has to hold all groups.
         retry_for: seconds for which a tracker that cannot be reached is waited for, before a batch fails.
         outbox: whether the batch goes on then, instead: its report is kept in the checkpoint and sent when the tracker
             is back, and results wait until then. Not with state of the user's own, whose tasks need the tracker.
@@ -154,8 +154,6 @@ class Tracking:
         check_choice("probe", probe, "driver", "executors")
         check_session(spark)
         check_job(job, deployment)
-        if probe == "executors":
-            refuse_elsewhere(spark, "probe='executors'")
         if metrics is not None:
             refuse_elsewhere(spark, "metrics=")
         if server is None or is_journal(server):

@@ -13,14 +13,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.columns import TRACKER
 from spark_client.counting.groups import add_groups, by_substream
-from spark_client.counting.probes import ExecutorProbe
+from spark_client.counting.probes import TaskReports
 from spark_client.errors import TrackingError
 from spark_client.fronts.front import Group, LiveFront
 from spark_client.plan.batches import BatchId, Counted, SetAside
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.streams import Stream
 from spark_client.spark_internals.observations import observed
-from spark_client.spark_internals.plans import partitions_of, passed_on, reads_whole
+from spark_client.spark_internals.plans import passed_on, reads_whole
 from spark_client.windows.belonging import BAD_ROWS, of_steps, tells_of_bad_rows
 from spark_client.windows.substreams import Substreams
 from tracker.client import Event, Report
@@ -35,9 +35,7 @@ class CountingPlan:
     """The counting of one query.
 
     Attributes:
-        mode: who counts the rows of a batch: the driver, by native aggregations, or the executors' tasks as rows pass.
         received: the rows come from a channel, so the rows received of each substream are reported.
-        released: a release takes the rows in.
         stepped: steps lie between where rows are received and what is done with them.
         counts_all: all rows are counted before any step: the front's promises are about how many rows there are, or
             the source was declared so.
@@ -47,9 +45,7 @@ class CountingPlan:
         grouped: the aggregates that the front needs of each substream in a batch, by name.
     """
 
-    mode: CountingMode
     received: bool
-    released: bool
     aggregated: bool
     stepped: bool
     counts_all: bool
@@ -59,9 +55,7 @@ class CountingPlan:
     grouped: Mapping[str, Column]
 
     @classmethod
-    def of(
-        cls, stream: Stream, mode: CountingMode, released: bool, sends: bool, xor: bool, aggregated: bool | None = None
-    ) -> CountingPlan:
+    def of(cls, stream: Stream, released: bool, sends: bool, xor: bool, aggregated: bool | None = None) -> CountingPlan:
         """Return the plan for a query.
 
         Args:
@@ -76,9 +70,7 @@ class CountingPlan:
             # A release without steps makes the aggregation by substream anyway, which costs the front nothing more.
             observed = None if aggregated and not stepped else front.observed()
         return cls(
-            mode=mode,
             received=received,
-            released=released,
             aggregated=aggregated,
             stepped=stepped,
             counts_all=stream.input.counted or (front is not None and front.counts),
@@ -96,24 +88,12 @@ class CountingPlan:
     @property
     def by_substream(self) -> bool:
         """Return whether rows have to be counted by substream as they were received, before any step."""
-        return (
-            self.observed is None
-            or (self.counts_all and (self.mode == "driver" or self.released))
-            or (self.received and (self.mode == "driver" or self.xor))
-        )
+        return self.observed is None or self.counts_all or self.received
 
     @property
     def xor_by_substream(self) -> bool:
         """Return whether the XOR of the labels has to be counted, too."""
-        return self.xor or (self.mode == "driver" and self.received)
-
-    @property
-    def probes_after_steps(self) -> bool:
-        """Return whether the executors count what reaches the release, instead of what the source gives.
-
-        A source that is released where it is read counts so, unless its front needs all rows: as the driver does.
-        """
-        return self.released and not self.received and self.observed is not None and not self.counts_all
+        return self.xor or self.received
 
 
 class BatchRows(NamedTuple):
@@ -136,7 +116,7 @@ class BatchInput:
 
     Args:
         front: of its source; None: the rows come from a channel.
-        probe: of the executors; None: the driver counts.
+        tasks: report what the driver does not need; None: the driver reports all.
         running: gives the query whose batch it is, once that is known.
         reads_all: whether what is done with the rows reads all of them.
     """
@@ -147,34 +127,29 @@ class BatchInput:
         plan: CountingPlan,
         front: LiveFront | None,
         batch: BatchRows,
-        probe: ExecutorProbe | None,
+        tasks: TaskReports | None,
         running: Callable[[], StreamingQuery | None],
         reads_all: bool = True,
     ) -> None:
         self.plan = plan
-        self._probe = probe
+        self._tasks = tasks
         self._running = running
         self._input = stream.input
         self._front = front
         self._raw = batch.rows
         self._everything = partial(stream.input.all_rows, batch.read)
-        name = batch.name
-        self._epoch = name.epoch
+        name = self._name = batch.name
         tracked = stream.input.tracked(batch.rows, name.query, name.epoch, plan.labels)
-        passing = self._entered = batch.unique(tracked)
-        if probe is not None and not plan.probes_after_steps:
-            passing = probe.on(passing)
-        self._counted = passing
-        passing = stream.apply(passing)
+        self._entered = batch.unique(tracked)
+        passing = stream.apply(self._entered)
         self._output_reads_all, self._stepped = reads_all, passing if stream.steps else None
         sure = plan.received and not stream.steps  # the sender has seen to it that all belong to a substream
-        passing = passing if sure else stream.required(passing)
-        self.rows = probe.on(passing) if probe is not None and plan.probes_after_steps else passing
+        self.rows = passing if sure else stream.required(passing)
 
     @cached_property
     def _reads_all(self) -> bool:
         """Return whether all rows are read. Spark optimizes a plan for the answer: ask only where it counts."""
-        return self._output_reads_all and (self._stepped is None or reads_whole(self._counted, self._stepped))
+        return self._output_reads_all and (self._stepped is None or reads_whole(self._entered, self._stepped))
 
     @property
     def layout(self) -> DerivedLayout | None:
@@ -185,22 +160,22 @@ class BatchInput:
         return layout if passed_on(self._entered, self.rows, {*layout.names, TRACKER}) else None
 
     def count(self) -> list[Group]:
-        """Count the rows, by an aggregation of their own."""
-        rows, rule = self._entered, self._input.rule
-        if self._input.belonging is not None:
-            rows = rows.where(rule.key.isNotNull())  # a step may have dropped the others
-        return by_substream(rows, rule, self.plan.grouped, self.plan.xor_by_substream)
+        """Count the rows on the driver, by an aggregation of their own."""
+        return by_substream(self._belonging(), self._input.rule, self.plan.grouped, self.plan.xor_by_substream)
 
-    def read_the_rest(self) -> None:
-        """Have the executors report rows that were not read: a function takes some or none, a step may cut them off.
+    def count_for_report(self) -> list[Group] | None:
+        """Count the rows if anybody needs that, for the report alone; None: nobody does, or the tasks have reported."""
+        if not self.plan.by_substream:
+            return None
+        if self._tasks is None or self.plan.observed is None:
+            return self.count()
+        self._tasks.report(self._belonging(), self._name, self._input.segment, self._input.direction)
+        return None
 
-        A partition that has reported is not counted again.
-        """
-        if self.plan.mode == "driver" or self._reads_all:
-            return
-        partitions = partitions_of(self._counted)
-        if partitions is None or self._probe is None or not self._probe.has_reported(partitions):
-            self._counted.write.format("noop").mode("overwrite").save()
+    def _belonging(self) -> DataFrame:
+        """Return the rows that belong to a substream, where the source can tell: a step may have dropped the others."""
+        rows = self._entered
+        return rows if self._input.belonging is None else rows.where(self._input.rule.key.isNotNull())
 
     def set_aside(self, quarantine: SetAside) -> int:
         """Set the rows aside that belong to no substream, if the source was declared so. Return their number."""
@@ -215,11 +190,11 @@ class BatchInput:
         if not found:
             return 0
         number: int = sum(row["count"] for row in found)
-        quarantine.put_bad(self._epoch, faults, number)
+        quarantine.put_bad(self._name.epoch, faults, number)
         listed = "; ".join(f"in {row['count']} {row['reason']}" for row in found)
         _log.warning(
             "batch %d: %d rows of segment %r belong to no substream and were set aside: %s",
-            self._epoch,
+            self._name.epoch,
             number,
             self._input.segment,
             listed,
@@ -241,11 +216,11 @@ class BatchInput:
         Args:
             groups: the rows by substream, if they were counted, with the front's aggregates if it needs them.
         """
-        if groups is not None and self.plan.mode == "driver":
+        if groups is not None:
             add_groups(report, self._input.segment, self._input.direction, groups, self._input.rule)
         if self._front is not None:
             grouped = self.plan.observed is None
-            front, epoch = self._front, self._epoch
+            front, epoch = self._front, self._name.epoch
             promises = front.of_groups(groups or [], epoch) if grouped else front.of_observed(self._seen())
             promises.add_to(report)
 

@@ -61,22 +61,27 @@ def add_groups(report: Report, segment: str, direction: Direction, groups: Seque
             report.add(segment, scope, name, xor, received=rows, end_time=end_time)
 
 
-def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Column], labels: bool) -> list[Group]:
-    """Count tracked rows on the driver, by one native aggregation.
+def counted(rows: DataFrame, rule: Substreams, measures: Mapping[str, Column], labels: bool) -> DataFrame:
+    """Count tracked rows by one native aggregation: a row for each substream, with `_scope`, `_key` and its figures.
 
     Args:
         rows: with the column `_tracker`.
         measures: further aggregates, by name.
-        labels: also the XOR of their labels; without, `_xor` is 0.
-
-    Returns:
-        For each substream `_rows`, `_xor` and the measures.
+        labels: also the XOR of their labels, as `_xor`.
     """
     xor = {"_xor": F.bit_xor(F.col(f"{TRACKER}.label"))} if labels else {}
     aggregates = {"_rows": F.count("*"), **xor, **measures}
     scope, key = F.col(f"{TRACKER}.scope").alias("_scope"), rule.plain(rule.key).alias("_key")
-    grouped = rows.groupBy(scope, key).agg(*[value.alias(name) for name, value in aggregates.items()])
-    collected = [row.asDict() for row in grouped.collect()]
+    return rows.groupBy(scope, key).agg(*[value.alias(name) for name, value in aggregates.items()])
+
+
+def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Column], labels: bool) -> list[Group]:
+    """Return the groups of tracked rows, as `counted` counts them, on the driver.
+
+    Returns:
+        For each substream `_rows`, `_xor` (0 without labels) and the measures.
+    """
+    collected = [row.asDict() for row in counted(rows, rule, measures, labels).collect()]
     return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in collected), rule)
 
 

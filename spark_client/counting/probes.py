@@ -1,98 +1,42 @@
-"""Probes: executors count the rows that pass by substream, and report them, instead of an aggregation on the driver.
+"""Counts that executors report: of the rows that pass, or of substreams that Spark has counted.
 
-A probe is an Arrow operator that the rows pass through. It reports when its input is exhausted, and fails the task if
-the tracker does not answer. It must never report before that, nor change a row.
+In a query that this package runs, Spark counts rows by a native aggregation, and the tasks that have its groups report
+them (`TaskReports`). A query of Spark's own operators has one pass over its rows: there each partition's rows go
+through a probe, an Arrow operator that counts them on their way (`ExecutorProbe`).
 
-Each attempt of a task reports under a name of its own, and adds that to an accumulator. Spark adds up those of
-successful attempts only, so what is in it when the batch's work is done is what counts: one attempt a partition, the
-last one to succeed, as a stage that is run again replaces what it gave before.
+A task reports when its input is exhausted, never before that, and fails if the tracker does not answer. Each reports a
+unit of its own, so another attempt of the task takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
 from operator import xor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark import Accumulator, AccumulatorParam, TaskContext
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
-from spark_client.counting.groups import Key, add_groups, fold_labels, fold_table, groups_of, unite
+from spark_client.counting.groups import Key, add_groups, counted, fold_labels, fold_table, groups_of, unite
 from spark_client.counting.outbox import packed
 from spark_client.errors import UsageError
 from spark_client.fronts.front import IDENTITIES, Front, Promiser
 from spark_client.plan.batches import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.spark_internals.tasks import batch_of
-from spark_client.trackers.jobclient import JobClient, JobProducer, Trackers
+from spark_client.trackers.jobclient import JobClient, Trackers
 from spark_client.windows.substreams import Substreams
 from tracker.client import TrackerUnavailable
-from tracker.client.report import Largest, split
-from tracker.contract.commands import Contents
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext  # `pyspark-client` has none
+from tracker.client.report import Largest, Report, split
 
 _PARTITION = "_tracker_partition"
-_USUAL = Largest()
-
-Kept = tuple[int, tuple[str, ...], tuple[bytes, ...]]  #: an attempt, the units of its report, those it could not send
-Units = dict[str, Kept]  #: by probe and partition
-
-
-class _Latest(AccumulatorParam[Units]):
-    def zero(self, value: Units) -> Units:  # noqa: ARG002
-        return {}
-
-    def addInPlace(self, value1: Units, value2: Mapping[str, Kept]) -> Units:  # noqa: N802
-        merged = dict(value1)
-        for place, (attempt, units, unsent) in value2.items():
-            before, reported, left = merged.get(place, (attempt, (), ()))
-            if before == attempt:  # a task can have several partitions, and give its own number to those without rows
-                units, unsent = (*reported, *units), (*left, *unsent)
-            merged[place] = attempt, units, unsent
-        return merged
-
-
-class Manifest:
-    """Collector of the units of one query's batches, batch after batch.
-
-    A query that does not seal uses it to find out whether all partitions of a batch have been read.
-
-    >>> manifest = Manifest(spark.sparkContext)                                           # doctest: +SKIP
-    >>> manifest.begin()                                                                  # doctest: +SKIP
-    >>> manifest.units                                                                    # doctest: +SKIP
-    ['received:clean/0#17', 'received:clean/1#18']
-    """
-
-    away = False  #: the tracker is known to be away: tasks do not call it
-
-    def __init__(self, context: SparkContext) -> None:
-        self.kept: Accumulator[Units] = context.accumulator({}, _Latest())  #: for the tasks, which only add to it
-
-    def begin(self, away: bool = False) -> None:
-        """Forget the units of the last batch, since another one begins.
-
-        Args:
-            away: whether the tracker is known to be away.
-        """
-        self.kept.value, self.away = {}, away
-
-    @property
-    def units(self) -> list[str]:
-        """The units that have been kept since."""
-        return sorted(unit for _, units, _ in self.kept.value.values() for unit in set(units))
-
-    @property
-    def unsent(self) -> list[bytes]:
-        """The units that tasks could not send, as `packed` has made them."""
-        return sorted(unit for _, _, unsent in self.kept.value.values() for unit in unsent)
+_REPORTED: Final = "unit string, unsent binary"  #: what a task gives back for each unit
 
 
 @lru_cache(maxsize=16)
@@ -137,40 +81,138 @@ class TaskPromises:
 
 
 @dataclass(frozen=True)
-class ExecutorProbe:
-    """Counter of a partition's rows as they pass, which reports them as one unit of the epoch.
+class Reporting:
+    """A task's way to the tracker.
 
     Attributes:
-        trackers: of the job; the task fails if one cannot be reached, unless the driver keeps its report.
-        epoch: which (query, run, batch); None: that of the task's own context, in a query without `foreachBatch`.
-        kept: collects the units that each partition has reported, in attempts that Spark keeps.
-        seals: whether the query seals its batches: units are then each attempt's own.
-        promises: what the tasks promise of the rows; None: the driver does, or nobody.
-        keeps: whether the driver takes what cannot be sent.
-        away: whether nobody tries, since the tracker is known to be away.
+        trackers: the addresses of the job's trackers.
+        job: the name by which they know the job.
+        largest: what one report may have.
+        keep_apart: whether units are each attempt's own, as a query that seals its batches needs them.
+        keeps: whether the driver takes what cannot be sent; else the task fails.
     """
 
     trackers: Trackers
     job: str
+    largest: Largest
+    keep_apart: bool = False
+    keeps: bool = False
+
+    def send(
+        self,
+        batch: tuple[str, str, int],
+        unit: str,
+        fill: Callable[[Report], object],
+        away: bool = False,
+    ) -> list[tuple[str, bytes | None]]:
+        """Send one unit of a batch's report, in as many messages as it takes.
+
+        Args:
+            batch: its query, run and epoch.
+            fill: puts the counts and promises into the report.
+            away: whether the tracker is known to be away, so that nobody tries to call.
+
+        Returns:
+            The names under which it counts, each with its content as `packed` has it where the driver has to keep it.
+
+        Raises:
+            TrackerUnavailable: the tracker does not answer, and nobody keeps the report.
+        """
+        query, run, epoch = batch
+        producer = _client(self.trackers).producer(self.job, query, run, keep_apart=self.keep_apart)
+        report = producer.epoch(epoch)
+        fill(report)
+        pieces = list(report.pieces(unit, partial(split, largest=self.largest)))
+        if not away:
+            try:
+                for name, piece in pieces:
+                    producer.deliver(epoch, piece, [name], False)
+                return [(name, None) for name, _ in pieces]
+            except TrackerUnavailable:
+                if not self.keeps:
+                    raise
+        return [(name, packed(name, piece)) for name, piece in pieces]
+
+
+@dataclass(frozen=True)
+class _Reports:
+    """Operator of a task that reports its groups, and gives back the names of its units."""
+
+    reporting: Reporting
+    batch: tuple[str, str, int]
     segment: str
     direction: Direction
     rule: Substreams
-    epoch: BatchId | None = None
-    kept: Accumulator[Units] | None = None
-    seals: bool = False
-    largest: Largest = _USUAL
-    promises: TaskPromises | None = None
-    keeps: bool = False
+    away: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        groups = groups_of(
+            (((group.pop("_scope"), group.pop("_key")), group) for batch in batches for group in batch.to_pylist()),
+            self.rule,
+        )
+        if not groups:
+            return
+        task = _task()
+        unit = f"{self.direction}:{self.segment}/{task.partitionId()}"
+        if self.reporting.keep_apart:
+            unit = f"{unit}#{task.taskAttemptId()}"
+
+        def fill(report: Report) -> None:
+            add_groups(report, self.segment, self.direction, groups, self.rule)
+
+        names, unsent = zip(*self.reporting.send(self.batch, unit, fill, self.away), strict=True)
+        yield pa.record_batch([pa.array(names, pa.string()), pa.array(unsent, pa.binary())], ["unit", "unsent"])
+
+
+@dataclass
+class TaskReports:
+    """Counting of one query's rows by Spark, whose tasks report it, batch after batch.
+
+    Attributes:
+        units: the names under which the batch in hand was reported, by attempts that Spark has kept.
+        unsent: the units that could not be sent, as `packed` has made them.
+    """
+
+    reporting: Reporting
+    rule: Substreams
     away: bool = False
+    units: list[str] = field(default_factory=list)
+    unsent: list[bytes] = field(default_factory=list)
 
-    @property
-    def place(self) -> str:
-        """Its name within the query."""
-        return f"{self.direction}:{self.segment}"
+    def begin(self, away: bool) -> None:
+        """Forget the units of the last batch, since another one begins.
 
-    def has_reported(self, partitions: int) -> bool:
-        """Return whether so many partitions have reported, in attempts that Spark keeps; on the driver."""
-        return self.kept is not None and all(f"{self.place}/{n}" in self.kept.value for n in range(partitions))
+        Args:
+            away: whether the tracker is known to be away, so that no task tries to call it.
+        """
+        self.units, self.unsent, self.away = [], [], away
+
+    def report(self, rows: DataFrame, batch: BatchId, segment: str, direction: Direction) -> None:
+        """Count tracked rows by substream, and have the tasks that have the groups report them.
+
+        Raises:
+            TrackingError: rows belong to no substream.
+        """
+        groups = counted(rows, self.rule, {}, labels=direction != "passing")
+        reports = _Reports(self.reporting, batch[:3], segment, direction, self.rule, self.away)
+        for unit, unsent in groups.mapInArrow(reports, _REPORTED).collect():
+            self.units.append(unit)
+            self.unsent += [] if unsent is None else [bytes(unsent)]
+
+
+@dataclass(frozen=True)
+class ExecutorProbe:
+    """Counter of a partition's rows as they pass, which reports them as one unit of the batch that its task works for.
+
+    Attributes:
+        promises: what the tasks promise of the rows; None: nobody does, or the driver.
+    """
+
+    reporting: Reporting
+    segment: str
+    direction: Direction
+    rule: Substreams
+    promises: TaskPromises | None = None
 
     def on(self, rows: DataFrame, values: Mapping[str, Column] | None = None) -> DataFrame:
         """Return the same rows, counted on their way.
@@ -200,46 +242,31 @@ class ExecutorProbe:
             if self.promises is not None:
                 self.promises.see(seen, batch, scopes, keys)
             yield batch.drop_columns(own)
-        self._report(counted, seen, partition)
+        if partition is not None:
+            self._report(counted, seen, partition)
 
     def _report(
-        self, counted: Mapping[Key, tuple[int, int]], seen: Mapping[Key, Mapping[str, Any]], partition: int | None
+        self, counted: Mapping[Key, tuple[int, int]], seen: Mapping[Key, Mapping[str, Any]], partition: int
     ) -> None:
-        task = TaskContext.get()
-        if task is None:
-            raise UsageError("a probe runs inside a Spark task")
-        batch = self.epoch or batch_of(task)
+        batch = batch_of(_task())
         if batch is None:
             raise UsageError(
                 "an executor's probe has to know its batch: start the query with tracking.write_stream(…) or "
                 "TrackedStream.writeStream"
             )
-        query, run, epoch = batch[:3]
-        place = f"{self.place}/{task.partitionId() if partition is None else partition}"
-        units, unsent = list[str](), list[bytes]()
-        if partition is not None:  # else it had no rows, and the task may have others under this number
-            producer = _client(self.trackers).producer(self.job, query, run, keep_apart=self.seals)
-            report = producer.epoch(epoch)
-            folded = ((key, {"_rows": rows, "_xor": xor, **seen.get(key, {})}) for key, (rows, xor) in counted.items())
-            groups = groups_of(folded, self.rule)
+        folded = ((key, {"_rows": rows, "_xor": xor, **seen.get(key, {})}) for key, (rows, xor) in counted.items())
+        groups = groups_of(folded, self.rule)
+
+        def fill(report: Report) -> None:
             add_groups(report, self.segment, self.direction, groups, self.rule)
             if self.promises is not None:
                 self.promises.promiser(groups).add_to(report)
-            unit = f"{place}#{task.taskAttemptId()}" if self.seals else place
-            pieces = list(report.pieces(unit, partial(split, largest=self.largest)))
-            units = [name for name, _ in pieces]
-            unsent = self._sent(producer, epoch, pieces)
-        if self.kept is not None:  # after the tracker's answer: what is kept has been reported, or is the driver's
-            self.kept.add({place: (task.taskAttemptId(), tuple(units), tuple(unsent))})
 
-    def _sent(self, producer: JobProducer, epoch: int, pieces: Sequence[tuple[str, Contents]]) -> list[bytes]:
-        """Send the pieces of a report, and return those that the driver has to keep."""
-        if not self.away:
-            try:
-                for name, piece in pieces:
-                    producer.deliver(epoch, piece, [name], False)
-                return []
-            except TrackerUnavailable:
-                if not self.keeps:
-                    raise
-        return [packed(name, piece) for name, piece in pieces]
+        self.reporting.send(batch, f"{self.direction}:{self.segment}/{partition}", fill)
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise UsageError("a probe runs inside a Spark task")
+    return task

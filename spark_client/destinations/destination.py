@@ -11,18 +11,17 @@ A kind is one file of this room; a format of files or tables is a line in `forma
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.counting.probes import ExecutorProbe
+from spark_client.counting.probes import TaskReports
 from spark_client.plan.batches import BatchId, Counted, SetAside
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.streams import Direction
 from spark_client.storage.folder import Folder
 
 HIDDEN: Final = ("_scope", "_key")  #: the columns of early results that no reader is given
@@ -84,13 +83,13 @@ class Opening:
     """Arguments to open an output.
 
     Attributes:
-        probe: makes the executors' probe of what goes one way on a segment in a batch; None: the driver counts.
+        tasks: count and report what is sent; None: the driver does.
         aside: takes rows that share a label with another, where a channel takes one of each only; None: such an epoch
             fails.
     """
 
     checkpoint: Folder
-    probe: Callable[[str, Direction, BatchId], ExecutorProbe] | None = None
+    tasks: TaskReports | None = None
     aside: SetAside | None = None
 
 

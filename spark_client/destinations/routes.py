@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.counting.groups import files, in_files
-from spark_client.counting.probes import ExecutorProbe
+from spark_client.counting.probes import TaskReports
 from spark_client.destinations.channel import Channel, DoubledLabelsError, epoch_name
 from spark_client.destinations.destination import Destination, Opening, Output
 from spark_client.errors import check_faults
@@ -52,8 +52,7 @@ class ChannelDestination(Destination):
 
     def open(self, opening: Opening) -> Output:
         def sending(channel: Channel) -> ChannelOutput:
-            probe = None if opening.probe is None else partial(opening.probe, channel.segment, "sent")
-            return ChannelOutput(channel, self._ordinal, probe, opening.aside)
+            return ChannelOutput(channel, self._ordinal, opening.tasks, opening.aside)
 
         conditional = [(condition, sending(channel)) for channel, condition in self.routes if condition is not None]
         if conditional:
@@ -81,7 +80,7 @@ class ChannelOutput:
 
     Args:
         ordinal: columns that tell apart the children of one row.
-        probe: makes the executors' probe of (query, run, batch); None: the driver counts.
+        tasks: count and report what is sent; None: the driver does.
         quarantine: where rows go that share a label with another, if the channel takes one of each only; None: such an
             epoch fails.
     """
@@ -94,12 +93,12 @@ class ChannelOutput:
         self,
         channel: Channel,
         ordinal: tuple[str, ...],
-        probe: Callable[[BatchId], ExecutorProbe] | None,
+        tasks: TaskReports | None,
         quarantine: SetAside | None = None,
     ) -> None:
         self._channel = channel
         self._ordinal = ordinal
-        self._probe = probe
+        self._tasks = tasks
         self._quarantine = quarantine
 
     def check(self, rows: DataFrame) -> None:
@@ -133,9 +132,9 @@ class ChannelOutput:
                 self._quarantine.put_doubled(batch.epoch, channel.segment, surplus)
                 path = channel.write(one_each, batch.query, batch.epoch, self._ordinal, None)
         published = partial(channel.in_files, rows.sparkSession, [path])
-        if self._probe is None:
+        if self._tasks is None:
             return {channel.segment: in_files(path, channel.layout, published)}
-        self._probe(batch).on(published()).write.format("noop").mode("overwrite").save()
+        self._tasks.report(published(), batch, channel.segment, "sent")
         return {}
 
     def begun(self, query: str, epoch: int) -> bool:

@@ -173,7 +173,6 @@ class ReleaseQuery:
                     wait([writing])
                 sent = writing.result()
         if batch_input is not None:
-            batch_input.read_the_rest()
             bad = batch_input.set_aside(self.quarantine)
         for release, its in zip(self._releases, ends, strict=True):
             release.state.bad += bad

@@ -1,22 +1,19 @@
-"""Runtime of a query, made of its plan: the output, the processor of its batches, the probes of the executors.
+"""Runtime of a query, made of its plan: the output, the processor of its batches, the reports of its tasks.
 
 Nothing here knows how the plan was declared, so it is made alike where the plan was declared and in another process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from pyspark.sql import SparkSession
 
 from spark_client.counting.outbox import Outbox
-from spark_client.counting.probes import ExecutorProbe, Manifest
+from spark_client.counting.probes import Reporting, TaskReports
 from spark_client.counting.runs import Run
 from spark_client.destinations.destination import Opening, Output
-from spark_client.plan.batches import BatchId
 from spark_client.plan.keyed import KeyedPlan
-from spark_client.plan.streams import Direction
 from spark_client.release.inbox import forget_wake_ups
 from spark_client.release.quarantine import Quarantine
 from spark_client.release.query import ReleaseQuery
@@ -28,9 +25,8 @@ from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.keyed import KeyedQuery
 from spark_client.runtime.processor import BatchProcessor, Forward
 from spark_client.runtime.queries import Read
-from spark_client.runtime.queryplan import JobSettings, QueryPlan
+from spark_client.runtime.queryplan import QueryPlan
 from spark_client.trackers.jobclient import JobClient
-from spark_client.windows.substreams import Substreams
 from tracker.client.report import Largest
 
 
@@ -54,20 +50,20 @@ def batch_query(
     """
     settings, stream = plan.settings, plan.stream
     client = client or settings.trackers.client()
-    by_executors = settings.mode == "executors"
-    manifest = Manifest(spark.sparkContext) if plan.seals or by_executors else None
     quarantine = Quarantine(plan.checkpoint, plan.late, None, plan.late_to)
-    largest = largest or Largest.by(client.server_info().limits)
-    probed = partial(_probe, plan, manifest, largest)
-    output = _output(plan, quarantine, probed if by_executors else None)
+    tasks = None
+    if settings.mode == "executors" and plan.release is None:  # the driver has a release's substreams anyway
+        largest = largest or Largest.by(client.server_info().limits)
+        reporting = Reporting(settings.trackers, settings.job, largest, plan.seals, settings.outbox)
+        tasks = TaskReports(reporting, stream.input.rule)
+    output = _output(plan, quarantine, tasks)
     return BatchQuery(
         Read.of(stream, spark),
         plan,
         spark,
         partial(open_run, client, plan),
         _processor(plan, spark, client, output, quarantine, has_fronts=stream.input.front is not None),
-        partial(probed, stream.segment, stream.input.direction) if by_executors else None,
-        manifest,
+        tasks,
     )
 
 
@@ -99,48 +95,6 @@ def keyed_query(plan: QueryPlan, keyed: KeyedPlan, spark: SparkSession, client: 
     quarantine = Quarantine(plan.checkpoint, plan.late, None, plan.late_to)
     opens = partial(Run, client, plan.settings.job)  # its tasks need the tracker, so nothing is kept
     return KeyedQuery(Read.of(plan.stream, spark), plan, keyed, opens, _output(plan, quarantine, None), quarantine)
-
-
-def probe_of(
-    settings: JobSettings,
-    rule: Substreams,
-    segment: str,
-    direction: Direction,
-    batch: BatchId | None,
-    largest: Largest,
-    manifest: Manifest | None = None,
-    seals: bool = False,
-) -> ExecutorProbe:
-    """Return a probe for the executors.
-
-    Args:
-        rule: how the rows that pass fall into substreams.
-        segment: that they are counted on.
-        batch: that they are of; None: as the task's own context has it.
-        largest: what one report may have.
-        manifest: records whose reports are kept.
-        seals: whether the query seals its batches.
-    """
-    return ExecutorProbe(
-        settings.trackers,
-        settings.job,
-        segment,
-        direction,
-        rule,
-        batch,
-        None if manifest is None else manifest.kept,
-        seals,
-        largest,
-        keeps=settings.outbox and manifest is not None,
-        away=manifest is not None and manifest.away,
-    )
-
-
-def _probe(
-    plan: QueryPlan, manifest: Manifest | None, largest: Largest, segment: str, direction: Direction, batch: BatchId
-) -> ExecutorProbe:
-    rule = plan.stream.input.rule
-    return probe_of(plan.settings, rule, segment, direction, batch, largest, manifest, plan.seals)
 
 
 def open_run(client: JobClient, plan: QueryPlan, query: str, run: str, resume_epoch: int) -> Run:
@@ -202,10 +156,8 @@ def _processor(
     return release
 
 
-def _output(
-    plan: QueryPlan, quarantine: Quarantine, probed: Callable[[str, Direction, BatchId], ExecutorProbe] | None
-) -> Output:
+def _output(plan: QueryPlan, quarantine: Quarantine, tasks: TaskReports | None) -> Output:
     """Return where the rows go."""
     belongs = plan.stream.input.belonging
     aside = quarantine if belongs is not None and belongs.sets_aside else None
-    return plan.destination.open(Opening(plan.checkpoint, probed, aside))
+    return plan.destination.open(Opening(plan.checkpoint, tasks, aside))

@@ -15,9 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_client.advice import is_away
 from spark_client.counting.batch import BatchInput, BatchResult, BatchRows, StateSize
 from spark_client.counting.once import CountedOnce
-from spark_client.counting.probes import ExecutorProbe, Manifest
+from spark_client.counting.probes import TaskReports
 from spark_client.counting.runs import Run
-from spark_client.plan.batches import BatchId
 from spark_client.runtime.processor import BatchProcessor
 from spark_client.runtime.queries import FunctionQuery, Read
 from spark_client.runtime.queryplan import QueryPlan
@@ -70,8 +69,7 @@ class BatchQuery(FunctionQuery):
         spark: a session of its own, for what is done between batches.
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
         processor: what it does with its batches.
-        probe: makes the executors' probe of a batch; None: the driver counts.
-        manifest: records whose reports are kept; None: the driver counts.
+        tasks: report what the driver does not need; None: the driver reports all.
 
     Attributes:
         pace: seconds between two times at which it writes results, at least.
@@ -84,8 +82,7 @@ class BatchQuery(FunctionQuery):
         spark: SparkSession,
         open_run: Callable[[str, str, int], Run],
         processor: BatchProcessor,
-        probe: Callable[[BatchId], ExecutorProbe] | None,
-        manifest: Manifest | None,
+        tasks: TaskReports | None,
     ) -> None:
         super().__init__([read], plan.checkpoint, open_run, plan.received_beside)
         self._read = read
@@ -98,8 +95,7 @@ class BatchQuery(FunctionQuery):
         self._place = partial(BatchInHand, plan.settings.job, plan.stream.segment, frozenset(plan.connected))
         self.counting = plan.counting()
         self.processor = processor
-        self._probe = probe
-        self._manifest = manifest
+        self._tasks = tasks
         rows = read.stream.input
         self._once = CountedOnce(plan.checkpoint, rows.rule, rows.segment) if rows.deduplicate else None
 
@@ -204,8 +200,8 @@ class BatchQuery(FunctionQuery):
     def carry_out(self, batch: DataFrame, run: Run, epoch: int) -> tuple[BatchResult | None, list[Outcome]]:
         with within(self._place(epoch)):
             outcomes, spark = list[Outcome](), batch.sparkSession
-            if self._manifest is not None:
-                self._manifest.begin(run.away)
+            if self._tasks is not None:
+                self._tasks.begin(run.away)
             batch_input = self._input(batch, run, epoch)
             try:
                 result = self.processor.process(batch_input, run, epoch, spark)
@@ -214,8 +210,8 @@ class BatchQuery(FunctionQuery):
                 if result is not None:
                     report = run.report(epoch)
                     result.add_to(report, batch_input, self._read.stream.input.rule)
-                    if self._manifest is not None:
-                        run.outbox.unsent = self._manifest.unsent
+                    if self._tasks is not None:
+                        run.outbox.unsent = self._tasks.unsent
                     outcomes = run.send(report, epoch)
                     self.processor.reported(run, epoch, spark)
             except Exception as error:
@@ -223,8 +219,8 @@ class BatchQuery(FunctionQuery):
                 if explanation is error:
                     raise
                 raise explanation from None
-            if self._manifest is not None and self._seals:
-                run.seal(epoch, self._manifest.units)
+            if self._seals:
+                run.seal(epoch, [] if self._tasks is None else self._tasks.units)
             return result, outcomes
 
     def state_size(self) -> StateSize | None:
@@ -248,7 +244,7 @@ class BatchQuery(FunctionQuery):
             self.counting,
             front,
             BatchRows(name, batch, rows, unique),
-            None if self._probe is None else self._probe(name),
+            self._tasks,
             running=lambda: self.query,
             reads_all=self.processor.reads_all,
         )

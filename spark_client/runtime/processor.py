@@ -42,10 +42,8 @@ class Forward:
         if batch_input is None:
             return None
         sent = self._output.write(batch_input.rows, run.batch(epoch), batch_input.layout)
-        batch_input.read_the_rest()
         quarantined = batch_input.set_aside(self._quarantine)
-        groups = batch_input.count() if batch_input.plan.by_substream else None
-        return BatchResult(sent, groups=groups, set_aside={"quarantined": quarantined})
+        return BatchResult(sent, groups=batch_input.count_for_report(), set_aside={"quarantined": quarantined})
 
     def reported(self, run: Run, epoch: int, spark: SparkSession) -> None:
         pass

@@ -102,7 +102,6 @@ class QueryPlan:
         """Return what of its batches is counted."""
         return CountingPlan.of(
             self.stream,
-            self.settings.mode,
             released=self.release is not None,
             sends=self.destination.sends,
             xor=any(each.receipts is not None for each in self.releases) and self.stream.input.named,

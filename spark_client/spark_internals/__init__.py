@@ -10,9 +10,9 @@ Other rooms rely on what Spark does, through public interfaces, and promises now
 - texts of errors: an expression's ``raise_error`` and a task's exception are in the error that a query fails with
   (`windows.belonging`, `runtime.queries`), and so is why a length of time is refused (`windows.durations`) and that
   there is no such source (`destinations.kafka_channel`). Where they are not, a failure is shown as Spark words it;
-- attempts: an accumulator has what successful ones added, and no two have one number (`counting.probes`,
-  `counting.probes`). An attempt's number that came twice would be taken for the same work;
-- ``noop`` reads all rows (`counting.intake`). Where it did not, rows would be missing, and substreams stay open;
+- attempts: Spark collects the rows of successful ones only, and no two have one number (`counting.probes`). An
+  attempt's number that came twice would be taken for the same work;
+- ``noop`` reads all rows (`destinations.channel`). Where it did not, rows would be missing, and substreams stay open;
 - a query's session is its own, and settings that a batch makes there hold (`runtime.batches`). Where they did not,
   there would be more and smaller files;
 - keyed state: ``transformWithState`` keeps the key in hand while what its processor returns is read, and a batch that

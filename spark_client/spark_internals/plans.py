@@ -73,17 +73,6 @@ def reads_whole(before: DataFrame, after: DataFrame) -> bool:
     return kept == left and "Join" not in kept  # a filter can turn an outer join into an inner one
 
 
-def partitions_of(rows: DataFrame) -> int | None:
-    """Return how many partitions rows have; None: not known without running something."""
-    try:
-        execution = rows._jdf.queryExecution()
-        if "Exchange" in execution.executedPlan().toString():
-            return None
-        return int(execution.toRdd().getNumPartitions())
-    except NOT_SHOWN:
-        return None
-
-
 def is_plain(df: DataFrame, value: Column | str) -> bool:
     """Return whether a value is a column of some rows, as it stands there, and no expression."""
     try:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from examples.services import jars
-from tests.chaos.plan import BROKERS, DRIVERS, EVENLY, STORES, WEIGHTS, drawn, faults, is_over_kafka
+from tests.chaos.plan import BROKERS, EVENLY, STORES, WEIGHTS, drawn, faults, is_over_kafka
 from tests.chaos.rounds import Round
 from tests.chaos.spark_home import ARCHIVE, archive, spark_home
 from tests.chaos.table import kills, read, table, write
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="begin no round after so many")
     parser.add_argument("--faults", type=int, default=16, help="in a round")
     parser.add_argument("--files", type=int, default=24, help="of rows that are fed in a round")
-    parser.add_argument("--without", choices=("units", "commit", "seal", "labels"), help="take a protection out")
+    parser.add_argument("--without", choices=("units", "commit", "labels"), help="take a protection out")
     parser.add_argument("--lake", action="store_true", help="in a store of objects; results in files, Delta or Iceberg")
     parser.add_argument("--only", nargs="+", choices=tuple(WEIGHTS), help="these kinds of faults")
     parser.add_argument("--json", type=Path, help="write what came of it there, too, after each round")
@@ -63,8 +63,7 @@ def main() -> int:
             print(f"round {seed} {time.monotonic() - since:6.1f} s  {text}", flush=True)
 
         over_kafka = kafka and is_over_kafka(seed, given.without)
-        left_out = DRIVERS if given.without == "seal" else frozenset()
-        left_out |= (frozenset() if over_kafka else BROKERS) | (frozenset() if given.lake else STORES)
+        left_out = (frozenset() if over_kafka else BROKERS) | (frozenset() if given.lake else STORES)
         kinds = [kind for kind in given.only or WEIGHTS if kind not in left_out]
         plan = faults(seed, drawn(seed, given.faults, kinds, WEIGHTS if given.kills is None else EVENLY))
         outcome = Round(seed, path, plan, given.files, given.without, say, over_kafka, home, given.lake).play()

@@ -10,9 +10,11 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,9 +24,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from examples.lake.services import settings as lake
 from examples.services import jars
 from spark_client import Channel, Marks, Tracking
+from spark_client.counting.probes import Reporting
 from spark_client.counting.runs import Run
+from spark_client.runtime import assembly
 from spark_client.storage.directories import publish
-from tests.chaos import unprotected
 from tests.chaos.plan import CATALOG, PLACE, TOPIC, Shape
 from tests.chaos.spark_home import java_options
 from tests.spark.feed import SCHEMA
@@ -57,16 +60,44 @@ class Flaky:
         if task is not None and task.attemptNumber() >= _FAILURES:
             roll = 1.0
         if roll < _FAILS_AT_ONCE:
-            self._fail()
+            fail(self.failures, self.place)
         yield from batches
         time.sleep(rng.uniform(0, 0.2))
         if roll < _FAILS_AT_THE_END:
-            self._fail()
+            fail(self.failures, self.place)
 
-    def _fail(self) -> None:
-        with open(self.failures, "ab") as file:
-            file.write(b".")
-        raise RuntimeError(f"chaos: an attempt fails at {self.place}")
+
+@dataclass(frozen=True)
+class FlakyReporting(Reporting):
+    """Reporting by tasks of which some fail after they have reported.
+
+    Attributes:
+        shape: of the round.
+        failures: a file that grows by a byte with each failure.
+    """
+
+    _: KW_ONLY
+    shape: Shape
+    failures: str
+
+    def send(
+        self, batch: tuple[str, str, int], unit: str, fill: Callable[[Report], object], away: bool = False
+    ) -> list[tuple[str, bytes | None]]:
+        task = TaskContext.get()
+        assert task is not None
+        if self.shape.without == "units":  # a repetition is not known for what it is
+            unit = f"{unit}#{task.taskAttemptId()}"
+        units = super().send(batch, unit, fill, away)
+        if task.attemptNumber() < _FAILURES and dice(self.shape, unit.partition("#")[0]).random() < _FAILS_AT_THE_END:
+            fail(self.failures, unit)
+        return units
+
+
+def fail(failures: str, place: str) -> NoReturn:
+    """Fail an attempt, and count that in a file."""
+    with open(failures, "ab") as file:
+        file.write(b".")
+    raise RuntimeError(f"chaos: an attempt fails at {place}")
 
 
 @dataclass(frozen=True)
@@ -145,6 +176,7 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
         files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).json(str(path / "raw"))
         return files.withColumns({"piece": F.lit(0), "whole": F.lit(1)})
 
+    assembly.Reporting = partial(FlakyReporting, shape=shape, failures=failures)  # type: ignore[assignment, attr-defined]
     tracking = Tracking(spark, shape.job, shape.server, probe="executors", retry_for=120)
     raw = fed()
     source = tracking.source(
@@ -154,6 +186,7 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
         window=("ts", "1 hour"),
         identity=["row_id", "piece"],
         front=Marks("is_last"),
+        counted=True,
     )
     place = f"s3a://{PLACE}" if shape.store else str(path)
     channel = _channel(tracking, shape, place)
@@ -174,7 +207,13 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
             publish(path / "audit" / f"epoch={epoch}", rows.write.parquet)
 
         audited = tracking.source(
-            fed(), "audit", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+            fed(),
+            "audit",
+            scope="tenant",
+            window=("ts", "1 hour"),
+            identity=["row_id"],
+            front=Marks("is_last"),
+            counted=True,
         )
         flaked = audited.transform(lambda df: df.mapInArrow(flaky("audit"), df.schema))
         queries.append(flaked.writeStream.foreachBatch(twice))
@@ -187,7 +226,7 @@ def _channel(tracking: Tracking, shape: Shape, place: str) -> Channel:
     if not shape.brokers:
         return tracking.channel(TOPIC, f"{place}/{TOPIC}", keep=True)  # the judgement counts what was sent
     at_least_once = {"kafka.enable.idempotence": "false", "kafka.request.timeout.ms": "3000"}
-    protected = os.environ.get("CHAOS_WITHOUT") != "labels"
+    protected = shape.without != "labels"
     return tracking.kafka_channel(
         TOPIC, TOPIC, shape.brokers, f"{place}/{TOPIC}", deduplicate=protected, options=at_least_once
     )
@@ -205,6 +244,18 @@ def dawdle(shape: Shape) -> None:
     Run.send = send_and_dawdle  # type: ignore[method-assign]
 
 
+def commit_at_once() -> None:
+    """Have an epoch take effect when it is reported, not when Spark has committed its batch."""
+    send = Run.send
+
+    def send_and_commit(self: Run, report: Report, epoch: int) -> list[Outcome]:
+        outcomes = send(self, report, epoch)
+        self._producer.commit(epoch)
+        return outcomes
+
+    Run.send = send_and_commit  # type: ignore[method-assign]
+
+
 def drained(shape: Shape) -> bool:
     """Return whether the job has been drained."""
     with TrackerClient(shape.server, retry_for=120) as client:
@@ -214,7 +265,8 @@ def drained(shape: Shape) -> bool:
 def main(path: Path) -> None:
     """Run the job until it is asked to stop, or fails."""
     shape = Shape.read(path / "shape.json")
-    unprotected.take_out(os.environ.get("CHAOS_WITHOUT"))
+    if shape.without == "commit":
+        commit_at_once()
     dawdle(shape)
     if (path / "order").exists() and drained(shape):
         return  # by the driver before this one, which was killed before it could end

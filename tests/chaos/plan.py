@@ -83,6 +83,7 @@ class Shape:
         drains: whether the round ends by a drain, with windows that no mark has ended.
         store: the URL of a store of objects, which has checkpoints, channel, results and receipts; empty: a disk has.
         table: the format of the results, one of `TABLES`; empty: files.
+        without: the protection that is taken out; empty: none.
     """
 
     seed: int
@@ -95,6 +96,7 @@ class Shape:
     drains: bool
     store: str = ""
     table: str = ""
+    without: str = ""
 
     @property
     def traits(self) -> list[str]:
@@ -136,11 +138,11 @@ def shape(seed: int, server: str, brokers: str, without: str | None, store: str 
     rng = random.Random(f"shape {seed}")
     seal, audit, splits, drains = (rng.random() < share for share in (0.5, 0.5, 0.5, 0.33))
     if without is not None:  # a sealed batch would not be hurt
-        seal, audit, splits = False, without == "units" or audit, without == "seal"
-    splits = splits and (seal or without == "seal") and not brokers
+        seal, audit, splits = False, without == "units" or audit, False
+    splits = splits and not brokers
     table = rng.choice(["", *TABLES]) if store else ""
     audit, drains = audit and not store, drains and not splits
-    return Shape(seed, f"chaos-{seed}", server, brokers, seal, audit, splits, drains, store, table)
+    return Shape(seed, f"chaos-{seed}", server, brokers, seal, audit, splits, drains, store, table, without or "")
 
 
 def drawn(seed: int, number: int, kinds: Sequence[str], weights: Mapping[str, int] = WEIGHTS) -> list[str]:

@@ -177,7 +177,7 @@ class Round:
             self._put_rows(len(self._rows))
             self._finish()
             self._outcome.problems = truth.problems(
-                self._kept, self._shape, self._feed.rows, self._client, self._subscriber, self._restarts
+                self._kept, self._shape, self._feed.rows, self._client, self._subscriber
             )
             self._outcome.damage = list(self._outcome.problems)
             self._outcome.memory = before, self._tracker.memory()
@@ -207,8 +207,6 @@ class Round:
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join([str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]),
         }
-        if self._without is not None:
-            variables["CHAOS_WITHOUT"] = self._without
         with (self._path / "driver.log").open("ab") as log:
             self._driver = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.job", str(self._path)],

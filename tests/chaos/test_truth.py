@@ -48,10 +48,9 @@ def _split() -> list[dict[str, Any]]:
     return [row for number, row in enumerate(CHILDREN) for row in [row] * (1 + number % 2)]
 
 
-@pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize(("shape", "children"), [(SHAPE, CHILDREN), (SPLITTING, _split())], ids=["plain", "splitting"])
-def test_a_round_that_counted_everything_once_is_exact(shape: Shape, children: Any, restarted: bool) -> None:
-    assert of_counts(shape, FED, children, exact(shape, children), restarted) == []
+def test_a_round_that_counted_everything_once_is_exact(shape: Shape, children: Any) -> None:
+    assert of_counts(shape, FED, children, exact(shape, children)) == []
 
 
 PLANTED: dict[str, Callable[[Ends, tuple[str, str]], object]] = {
@@ -67,12 +66,11 @@ PLANTED: dict[str, Callable[[Ends, tuple[str, str]], object]] = {
 
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
-@pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize(("shape", "children"), [(SHAPE, CHILDREN), (SPLITTING, _split())], ids=["plain", "splitting"])
-def test_a_wrong_count_or_end_is_found(shape: Shape, children: Any, restarted: bool, plant: Any) -> None:
+def test_a_wrong_count_or_end_is_found(shape: Shape, children: Any, plant: Any) -> None:
     ends = exact(shape, children)
     plant(ends, max({_window(row) for row in FED}, key=lambda window: ends["in", *window]))
-    assert len(of_counts(shape, FED, children, ends, restarted)) == 1
+    assert len(of_counts(shape, FED, children, ends)) == 1
 
 
 def _event(seq: int, kind: Any) -> Event:

@@ -120,9 +120,7 @@ class Kept:
         return bool(versions) and not json.loads(versions[-1].read_text())["parts"]
 
 
-def problems(
-    kept: Kept, shape: Shape, fed: Sequence[Row], client: TrackerClient, subscriber: Subscriber, restarts: int
-) -> list[str]:
+def problems(kept: Kept, shape: Shape, fed: Sequence[Row], client: TrackerClient, subscriber: Subscriber) -> list[str]:
     """List the faults of a round that has come to its end; none if the round is exact.
 
     Args:
@@ -131,7 +129,6 @@ def problems(
         fed: all rows.
         client: to its tracker.
         subscriber: a watcher of the whole round.
-        restarts: how often a driver was started again.
     """
     found: list[str] = []
     found.extend(_differences("released", kept.released(), expected(fed)))
@@ -143,7 +140,7 @@ def problems(
     found.extend(of_events(events, subscriber.events, subscriber.failure))
     ended = {(e.segment, e.scope, e.name): e.elements for event in events if isinstance(e := event.kind, Ended)}
     children = [row for row in fed if row["kind"] != "z"] if shape.brokers else kept.rows(TOPIC, "*/*/*.parquet")
-    found.extend(of_counts(shape, fed, children, ended, restarts > 0))
+    found.extend(of_counts(shape, fed, children, ended))
     found.extend(_of_receipts(kept, ended))
     status = client.job(shape.job)
     left = {
@@ -232,39 +229,32 @@ def of_counts(
     fed: Sequence[Row],
     children: Sequence[Row],
     ended: Mapping[tuple[str, str, str], int],
-    restarted: bool,
 ) -> list[str]:
     """List the faults of the ends' counts: an attempt too many or too few, an end too many or too few.
 
-    Where rows are split at random, a driver that replays a batch may split them otherwise than the one before it, whose
-    files stand. Then the source's count is known by its bounds only: a row gives one element or two.
+    Where rows are split at random, the source's count is known by its bounds only, since its rows are read more than
+    once: each gives one element or two.
 
     Args:
         shape: of the round's job.
         fed: all rows.
         children: the rows that the channel holds.
         ended: the elements of each end, by (segment, scope, name).
-        restarted: whether any driver was started again.
     """
     least: Counter[tuple[str, str, str]] = Counter()
     most: Counter[tuple[str, str, str]] = Counter()
     windows = {(row["tenant"], _name(_window(row))) for row in fed}
     for row in fed:
         place = (row["tenant"], _name(_window(row)))
-        if row["kind"] == "z" or not shape.splits or restarted:
-            least["in", *place] += 1
-            most["in", *place] += 2 if shape.splits and row["kind"] != "z" else 1
+        least["in", *place] += 1
+        most["in", *place] += 2 if shape.splits and row["kind"] != "z" else 1
         if shape.audit:
             least["audit", *place] += 1
             most["audit", *place] += 1
     for child in children:
         place = (child["tenant"], _name(_window(child)))
-        counted = [("clean", *place)]
-        if shape.splits and not restarted:
-            counted.append(("in", *place))
-        for key in counted:
-            least[key] += 1
-            most[key] += 1
+        least["clean", *place] += 1
+        most["clean", *place] += 1
     segments = ["in", "clean", *(["audit"] if shape.audit else [])]
     found = []
     for key in sorted({(segment, *window) for segment in segments for window in windows} | set(ended)):

@@ -28,11 +28,13 @@ LONG = (
     "spark/test_named_substreams.py",
     "spark/test_own_front.py",
     "spark/test_own_windows.py",
+    "spark/test_probes.py",
     "spark/test_receipts.py",
     "spark/test_release.py",
     "spark/test_retries.py",
     "spark/test_revisions.py",
     "spark/test_schedule.py",
+    "spark/test_sealing.py",
     "spark/test_together.py",
 )
 

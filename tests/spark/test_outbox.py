@@ -32,7 +32,7 @@ class Life:
 
     Args:
         channel: whether one query sends the rows on, and another one releases them.
-        seals: whether the release seals its batches.
+        seals: whether the queries seal their batches.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Life:
         if self.channel:
             sent = tracking.channel("clean", str(self.path / "clean"))
             writer = source.writeStream.channel(sent).option("checkpointLocation", self.path / "cp1")
-            self.queries.append(writer.start())
+            self.queries.append(writer.option("seal", self.seals).start())
             rows = tracking.receive(sent)
         writer = tracking.release(rows, aggs={"n": F.count("*"), "ids": F.sum("row_id")}).writeStream
         writer = writer.option("checkpointLocation", self.path / "cp2").option("compact_from", 3)
@@ -143,8 +143,8 @@ ALL = [(tenant, hour) for tenant in TENANTS for hour in HOURS]
 WAYS: dict[str, dict[str, Any]] = {
     "driver": {},
     "channel": {"channel": True},
-    "tasks": {"probe": "executors"},
-    "sealed": {"probe": "executors", "seals": True},
+    "tasks": {"probe": "executors", "channel": True},
+    "sealed": {"probe": "executors", "channel": True, "seals": True},
 }
 
 

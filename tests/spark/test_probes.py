@@ -1,4 +1,4 @@
-"""Probes on the executors: each partition of a batch is counted once, whatever Spark runs twice."""
+"""Reports of tasks: each substream of a batch is counted once, whatever Spark runs twice."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError
 from tests.client.processes import Server
+from tests.spark.conftest import CLOSURE
 from tests.spark.feed import Feed, row, rows_of
 
 pytestmark = pytest.mark.spark
@@ -43,7 +44,13 @@ def test_retried_tasks_and_dropped_rows_are_counted_once(
 ) -> None:
     tracking = Tracking(spark, job, tracker.address, probe="executors")
     source = tracking.source(
-        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
+        feed.stream(spark),
+        "in",
+        scope="tenant",
+        window=("ts", "1 hour"),
+        identity=["row_id"],
+        front=Marks("is_last"),
+        counted=True,
     )
     channel = tracking.channel("clean", str(tmp_path / "clean"))
     kept = source.where("amount > 0").where(F.udf(fails_at_first, T.BooleanType())("row_id"))
@@ -61,6 +68,7 @@ def test_retried_tasks_and_dropped_rows_are_counted_once(
     tracking.stop()
 
 
+@CLOSURE
 def test_a_batch_that_runs_its_plan_twice_is_counted_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -70,7 +78,9 @@ def test_a_batch_that_runs_its_plan_twice_is_counted_once(
         seen.append((rows.count(), rows.where("amount > 1").count()))
 
     tracking = Tracking(spark, job, tracker.address, probe="executors")
-    source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
+    source = tracking.source(
+        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"), counted=True
+    )
     source.writeStream.foreachBatch(twice).option("checkpointLocation", tmp_path / "cp").start()
     feed.put(row(1, 1), row(2, 2, "b"), row(3, 3, amount=2))
     tracking.process_all_available()

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking
 from tests.client.processes import Server
+from tests.spark.conftest import CLOSURE
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.test_probes import counts
 
@@ -40,30 +41,30 @@ def fails_at_the_end(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("seal", "counted"), [pytest.param(True, 2, marks=pytest.mark.slow), (False, 3)])
-def test_an_attempt_that_spark_dropped_counts_only_if_batches_are_not_sealed(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seal: bool, counted: int
+@pytest.mark.parametrize("seal", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_what_was_written_counts_whichever_attempt_wrote_it(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seal: bool
 ) -> None:
     tracking = Tracking(spark, job, tracker.address, probe="executors")
-    raw = feed.stream(spark)
     source = tracking.source(
-        raw.mapInArrow(differs_by_attempt, raw.schema),
-        "in",
-        scope="tenant",
-        window=("ts", "1 hour"),
-        identity=["row_id"],
-        front=Marks("is_last"),
+        feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), identity=["row_id"], front=Marks("is_last")
     )
     channel = tracking.channel("clean", str(tmp_path / "clean"))
-    kept = source.transform(lambda df: df.mapInArrow(fails_at_the_end, df.schema))
-    sending = kept.writeStream.channel(channel).option("checkpointLocation", tmp_path / "cp").option("seal", seal)
-    sending.start()
+    kept = source.transform(lambda df: df.mapInArrow(differs_by_attempt, df.schema))
+    kept = kept.transform(lambda df: df.mapInArrow(fails_at_the_end, df.schema))
+    kept.writeStream.channel(channel).option("checkpointLocation", tmp_path / "cp1").option("seal", seal).start()
+    released = tracking.release(tracking.receive(channel), aggs={"rows": F.count("*")})
+    released.writeStream.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out")
     feed.put(row(1, 1), row(2, 2), row(3, 3))
     tracking.process_all_available()
-    assert counts(tracking) == {"in": (counted, counted, 0), "clean": (2, 0, counts(tracking)["clean"][2])}
+    assert counts(tracking)["clean"] == (2, 2, 0)
+    feed.put(row(4, 4, last=True))
+    tracking.process_all_available()
+    assert rows_of(tmp_path / "out", spark, "rows") == [(3,)]
     tracking.stop()
 
 
+@CLOSURE
 def test_what_a_failed_batch_staged_is_revoked_and_counts_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -77,7 +78,7 @@ def test_what_a_failed_batch_staged_is_revoked_and_counts_once(
     for _ in range(2):
         tracking = Tracking(spark, job, tracker.address, probe="executors")
         source = tracking.source(
-            feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
+            feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"), counted=True
         )
         writer = source.writeStream.foreachBatch(fails_once).option("checkpointLocation", tmp_path / "cp")
         query = writer.option("seal", True).start()

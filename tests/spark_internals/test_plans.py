@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.spark_internals.plans import has_lambda, has_literal, is_plain, partitions_of, passed_on, reads_whole
+from spark_client.spark_internals.plans import has_lambda, has_literal, is_plain, passed_on, reads_whole
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 
@@ -87,16 +87,6 @@ def test_a_number_sign_in_a_name_begins_no_number(spark: SparkSession) -> None:
     assert not passed_on(rows, changed, ["ts"])
 
 
-def test_partitions_are_known_unless_rows_are_exchanged(in_batch: Any) -> None:
-    def ask(rows: DataFrame) -> list[int | None]:
-        several = rows.sparkSession.range(6, numPartitions=3)
-        exchanged = several.groupBy(F.col("id") % 2).count()
-        sent = several.join(F.broadcast(several.withColumn("n", F.lit(1))), "id")  # Spark reads one side to say it
-        return [partitions_of(each) for each in (rows, several, several.coalesce(2), exchanged, sent)]
-
-    assert in_batch(ask) == [1, 3, 2, None, None]
-
-
 class Mute:
     """Python's handle of rows in the JVM, in a Spark that keeps plans elsewhere."""
 
@@ -124,7 +114,6 @@ def test_nothing_is_certain_where_spark_does_not_answer(spark: SparkSession, err
     for before, after in ((rows, silent), (silent, rows), (silent, silent)):
         assert not passed_on(before, after, ["id"])
         assert not reads_whole(before, after)
-    assert partitions_of(silent) is None
     assert is_plain(silent, "id"), "the name of a column can be nothing else"
     for value in (F.col("id"), "inner.id", "inner.other", "ID"):
         assert not is_plain(silent, value), value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +11,6 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.counting.probes import Manifest
 from spark_client.spark_internals.tasks import batch_of
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
@@ -80,35 +79,27 @@ def test_a_task_that_is_not_told_all_knows_nothing(spark: SparkSession, untold: 
             context.setLocalProperty(key, None)  # type: ignore[arg-type]
 
 
-def reporting(manifest: Manifest, place: str, fails: Callable[[TaskContext], bool]) -> Callable[[Batches], Batches]:
-    """Report under the attempt's number, and perhaps fail afterwards."""
-    kept = manifest.kept
-
-    def report(batches: Batches) -> Batches:
-        yield from batches
-        task = _task()
-        attempt = task.taskAttemptId()
-        kept.add({f"{place}/{task.partitionId()}": (attempt, (f"{attempt}",), ())})
-        if fails(task):
-            raise RuntimeError("the attempt fails after it has reported")
-
-    return report
+def fails_at_first(batches: Batches) -> Batches:
+    """Yield the partition and the number of a task's attempt, and fail the first one afterwards."""
+    for _ in batches:
+        pass
+    task = _task()
+    yield pa.RecordBatch.from_pydict({"partition": [task.partitionId()], "number": [task.taskAttemptId()]})
+    if task.attemptNumber() == 0:
+        raise RuntimeError("the attempt fails after it has reported")
 
 
-def test_only_successful_attempts_are_kept_each_with_its_number(spark: SparkSession) -> None:
-    manifest = Manifest(spark.sparkContext)
-    manifest.begin()
-    fails = reporting(manifest, "p", lambda task: task.attemptNumber() == 0)
-    rows = spark.range(0, 40, numPartitions=2)
-    assert rows.mapInArrow(fails, rows.schema).count() == 40
-    assert {*manifest.kept.value} == {"p/0", "p/1"}
-    first = manifest.units
-    assert len(first) == len(set(first)) == 2
-    manifest.begin()
-    assert not manifest.kept.value
-    assert rows.mapInArrow(fails, rows.schema).count() == 40
-    assert len(manifest.units) == 2
-    assert not set(manifest.units) & set(first), "no attempt has the number of an earlier one"
+def test_only_successful_attempts_give_rows_each_with_its_number(spark: SparkSession) -> None:
+    numbers = set[int]()
+    for exchanged in (False, True):
+        rows = spark.range(0, 40, numPartitions=2)
+        if exchanged:
+            rows = rows.groupBy("id").count()
+        found = rows.mapInArrow(fails_at_first, "partition long, number long").collect()
+        partitions = [each.partition for each in found]
+        assert sorted(partitions) == [*range(len(found))]
+        assert numbers.isdisjoint(each.number for each in found), "no attempt has the number of an earlier one"
+        numbers |= {each.number for each in found}
 
 
 def test_a_task_over_several_partitions_tells_them_apart(spark: SparkSession) -> None:
