@@ -26,7 +26,7 @@ from spark_client.columns import TRACKER
 from spark_client.counting.groups import Key, add_groups, counted, fold_labels, fold_table, groups_of, unite
 from spark_client.counting.outbox import packed
 from spark_client.errors import UsageError
-from spark_client.fronts.front import IDENTITIES, Front, Promiser
+from spark_client.fronts.front import IDENTITIES, Front, Group, Promiser
 from spark_client.plan.batches import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.spark_internals.tasks import batch_of
@@ -36,7 +36,7 @@ from tracker.client import TrackerUnavailable
 from tracker.client.report import Largest, Report, split
 
 _PARTITION = "_tracker_partition"
-_REPORTED: Final = "unit string, unsent binary"  #: what a task gives back for each unit
+REPORTED: Final = "unit string, unsent binary"  #: what a task gives back for each unit
 
 
 @lru_cache(maxsize=16)
@@ -135,7 +135,7 @@ class Reporting:
 
 
 @dataclass(frozen=True)
-class _Reports:
+class TaskReport:
     """Operator of a task that reports its groups, and gives back the names of its units."""
 
     reporting: Reporting
@@ -146,9 +146,9 @@ class _Reports:
     away: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        groups = groups_of(
-            (((group.pop("_scope"), group.pop("_key")), group) for batch in batches for group in batch.to_pylist()),
-            self.rule,
+        counted = (group for batch in batches for group in batch.to_pylist())
+        groups = _in_order(
+            groups_of((((group.pop("_scope"), group.pop("_key")), group) for group in counted), self.rule)
         )
         if not groups:
             return
@@ -194,8 +194,8 @@ class TaskReports:
             TrackingError: rows belong to no substream.
         """
         groups = counted(rows, self.rule, {}, labels=direction != "passing")
-        reports = _Reports(self.reporting, batch[:3], segment, direction, self.rule, self.away)
-        for unit, unsent in groups.mapInArrow(reports, _REPORTED).collect():
+        reports = TaskReport(self.reporting, batch[:3], segment, direction, self.rule, self.away)
+        for unit, unsent in groups.mapInArrow(reports, REPORTED).collect():
             self.units.append(unit)
             self.unsent += [] if unsent is None else [bytes(unsent)]
 
@@ -255,7 +255,7 @@ class ExecutorProbe:
                 "TrackedStream.writeStream"
             )
         folded = ((key, {"_rows": rows, "_xor": xor, **seen.get(key, {})}) for key, (rows, xor) in counted.items())
-        groups = groups_of(folded, self.rule)
+        groups = _in_order(groups_of(folded, self.rule))
 
         def fill(report: Report) -> None:
             add_groups(report, self.segment, self.direction, groups, self.rule)
@@ -263,6 +263,15 @@ class ExecutorProbe:
                 self.promises.promiser(groups).add_to(report)
 
         self.reporting.send(batch, f"{self.direction}:{self.segment}/{partition}", fill)
+
+
+def _in_order(groups: list[Group]) -> list[Group]:
+    """Return groups as each attempt of a task has them, so that each cuts a large report at the same places.
+
+    Rows that were exchanged arrive in another order each time. A piece that an earlier attempt has sent counts, and of
+    this attempt only the others do.
+    """
+    return sorted(groups, key=lambda group: group[0][:2])
 
 
 def _task() -> TaskContext:

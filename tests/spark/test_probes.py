@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError
+from spark_client.counting.probes import REPORTED, Reporting, TaskReport
+from spark_client.trackers.jobclient import Trackers
+from spark_client.windows.named import Named
 from tests.client.processes import Server
 from tests.spark.conftest import CLOSURE
 from tests.spark.feed import Feed, row, rows_of
+from tracker.client import Credentials
+from tracker.client.report import Largest
 
 pytestmark = pytest.mark.spark
 
@@ -102,6 +108,28 @@ def test_rows_of_no_substream_fail_the_batch_and_say_why(
         with pytest.raises(Exception, match=r"belong to no substream: .*drop these rows before they are tracked"):
             query.processAllAvailable()
         tracking.stop()
+
+
+class Told(Reporting):
+    """Reporting that gives back what it was to tell, in place of the names of units."""
+
+    def send(self, batch: Any, unit: str, fill: Any, away: bool = False) -> list[tuple[str, bytes | None]]:
+        told: list[Any] = []
+        fill(SimpleNamespace(add=lambda *given, **more: told.append((given, more))))
+        return [(repr(told), None)]
+
+
+def test_each_attempt_of_a_task_tells_the_same_in_one_order(spark: SparkSession) -> None:
+    """A report that is too large is cut in order, and the pieces that an earlier attempt has sent count."""
+    reporting = Told(Trackers("", None, 1, Credentials()), "job", Largest())
+    report = TaskReport(reporting, ("query", "run", 0), "clean", "sent", Named(name="kind"), away=False)
+
+    def told(names: str) -> list[Any]:
+        groups = [("", name, 1, 7) for name in names]
+        counted = spark.createDataFrame(groups, "_scope string, _key string, _rows long, _xor long").coalesce(1)
+        return counted.mapInArrow(report, REPORTED).collect()
+
+    assert told("abc") == told("cab")
 
 
 def test_a_way_that_does_not_exist_is_refused(spark: SparkSession, tracker: Server, job: str) -> None:
