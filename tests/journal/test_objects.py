@@ -858,6 +858,39 @@ def test_a_leader_that_writes_into_an_emptied_store_finds_that_out(directory: Pl
     leader.close()
 
 
+@pytest.mark.parametrize("begins_with", ["what the log has", "its records"])
+def test_a_store_that_is_emptied_while_it_is_read_needs_consent(
+    directory: Place, monkeypatch: pytest.MonkeyPatch, begins_with: str
+) -> None:
+    leader, _, _ = opened(directory.address())
+    leader.append(records(5))
+    leader.close()
+    monkeypatch.setattr("tracker.journal.objects.journal._KEPT", 0)
+    journal = open_journal(directory.address().replace("lease=1", "lease=3600"))
+    if begins_with == "what the log has":
+        monkeypatch.setattr(journal, "_survey", emptied(directory, journal._survey))  # type: ignore[attr-defined]
+        with pytest.raises(JournalGoneError, match="has lost records up to"):
+            journal.recover()
+    else:
+        recovery = journal.recover()
+        directory.lose(*directory.positions())
+        with pytest.raises(JournalGoneError, match="has lost records up to 5"):
+            list(recovery.records)
+    journal.close()
+    with pytest.raises(JournalLossError, match="--accept-loss"):
+        opened(directory.address())
+
+
+def emptied(directory: Place, call: Any) -> Any:
+    """Return a call before which a store loses its log."""
+
+    def after_a_loss(*arguments: Any) -> Any:
+        directory.lose(*directory.positions())
+        return call(*arguments)
+
+    return after_a_loss
+
+
 def test_an_accepted_loss_whose_note_could_not_be_removed_is_removed_later(
     directory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.journal.redis_server import RedisServer, needs_redis, replica_of
 from tests.journal.test_redis import opened, records
-from tracker.journal import Journal, JournalError, JournalGoneError, JournalLossError, open_journal
+from tracker.journal import Damage, Journal, JournalError, JournalGoneError, JournalLossError, open_journal
+from tracker.journal.redis.top import NOTHING
 
 pytestmark = needs_redis
 
@@ -56,6 +57,33 @@ def test_a_log_that_vanishes_without_a_record_lets_the_next_start(server: RedisS
     assert (found, recovery.damage) == ([], ())
     journal.append(records(1))
     journal.close()
+
+
+@pytest.mark.parametrize("begins_with", ["what the log has", "its records"])
+def test_a_log_that_vanishes_while_it_is_read_needs_consent(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, begins_with: str
+) -> None:
+    leader, _, _ = opened(server.address())
+    leader.append(records(5))
+    leader.close()
+    journal = open_journal(server.address("&lease=3600"))
+    if begins_with == "what the log has":
+
+        def lose(aside: str) -> tuple[None, int, str, list[Damage]]:
+            server.client().flushall()
+            return None, 0, NOTHING, []
+
+        monkeypatch.setattr(journal, "_newest_snapshot", lose)
+        with pytest.raises(JournalGoneError, match="has lost the records 1 to 5, which were acknowledged"):
+            journal.recover()
+    else:
+        recovery = journal.recover()
+        server.client().flushall()
+        with pytest.raises(JournalGoneError, match="has lost the records 1 to 5, which were acknowledged"):
+            list(recovery.records)
+    journal.close()
+    with pytest.raises(JournalLossError, match=r"5 acknowledged records are lost .*--accept-loss"):
+        opened(server.address())
 
 
 def test_the_end_of_a_complete_log_is_found_again(server: RedisServer) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +128,30 @@ def test_a_place_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RefusedError, match="Not a directory"):
         open_store(str(tmp_path / "file")).put("x", b"")
+
+
+_LIST = b"""<ListBucketResult><Name>b</Name><Prefix/><KeyCount>1</KeyCount><IsTruncated>false</IsTruncated><Contents>
+<Key>log/1</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"a"</ETag><Size>3</Size></Contents>
+</ListBucketResult>"""
+
+
+@pytest.mark.parametrize("call", ["names", "entries"])
+def test_a_list_whose_answer_breaks_off_is_asked_for_again(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    lengths = iter([len(_LIST) // 2, len(_LIST)])
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(_LIST)))
+            self.end_headers()
+            self.wfile.write(_LIST[: next(lengths)])
+
+    monkeypatch.setattr(Answers, "log_message", lambda *_: None)
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        assert getattr(open_store("s3://b"), call)("log") == (["log/1"] if call == "names" else ["1"])
+        server.shutdown()

@@ -130,7 +130,7 @@ class ObjectStore:
     def names(self, folder: str, after: str = "") -> Sequence[str]:
         # Not all stores begin behind `after`, and some begin at it.
         return sorted(
-            _asked(
+            _listed(
                 lambda: [
                     found["path"]
                     for page in obstore.list(self._again, folder or None, offset=after or None, chunk_size=_AT_ONCE)
@@ -141,7 +141,7 @@ class ObjectStore:
         )
 
     def entries(self, folder: str = "") -> Sequence[str]:
-        found = _asked(lambda: obstore.list_with_delimiter(self._again, folder or None))
+        found = _listed(lambda: obstore.list_with_delimiter(self._again, folder or None))
         paths = [each["path"] for each in found["objects"]] + [f"{each}/" for each in found["common_prefixes"]]
         return sorted(path[len(folder) + 1 :] if folder else path for path in paths)
 
@@ -186,6 +186,17 @@ def _asked(request: Callable[[], T], passed_on: tuple[type[Exception], ...] = ()
         if full or isinstance(error, _REFUSALS):
             raise RefusedError(text, full) from error
         raise NoAnswerError(text) from error
+
+
+def _listed(request: Callable[[], T]) -> T:
+    """Return what a list has. obstore repeats a request that fails, but no list whose answer breaks off."""
+    for _ in range(_RETRIES):
+        try:
+            return _asked(request)
+        except NoAnswerError as error:
+            if "response body" not in str(error):
+                raise
+    return _asked(request)
 
 
 def _text(error: Exception) -> str:

@@ -230,6 +230,8 @@ class ObjectsJournal(ReplicatedJournal):
         noted = self._log.noted_loss()
         kept_at = f"log/, from entry {survey.broken_at} on" if survey.problem is not None else ""
         damage += self._damage_of_the_log(survey.problem, survey.number, survey.highest, noted, kept_at)
+        if survey.problem is not None:
+            self._log.check_claim(claim, survey.highest)
         self._check_loss(damage, accept_loss)
         for taken in spoilt:
             self._snapshots.set_aside(taken, aside)
@@ -273,6 +275,8 @@ class ObjectsJournal(ReplicatedJournal):
         for position in positions:
             with self._asking():
                 found = kept.pop(position, None) or self._log.read(position)
+                if not isinstance(found, Entry):
+                    self._log.look()
             if not isinstance(found, Entry):
                 raise JournalError(f"entry {position} of {self._where} could be read a moment ago and now cannot")
             yield from unpack(found.data)

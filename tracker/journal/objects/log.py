@@ -393,6 +393,19 @@ class Log:
         """Return whether this process has written an entry."""
         return entry.writer == self.writer
 
+    def check_claim(self, claim: int, last: int) -> None:
+        """Write down that the store has lost records since this tracker's claim, if the claim is gone.
+
+        Args:
+            last: the newest record that was seen.
+
+        Raises:
+            JournalGoneError: the claim is gone.
+            NoAnswerError, RefusedError: that could not be found out now.
+        """
+        if claim > 1 and self.read(claim) is None:
+            raise self._note_loss(max(last, self.followed.number, 1))
+
     def begin(self, claim: int, group: int, last: int, accepts_loss: bool) -> None:
         """Write behind a claim of this tracker's from now on.
 

@@ -196,6 +196,8 @@ class RedisJournal(ReplicatedJournal):
         if followed is not None and reading.problem is not None and self._newest_snapshot(aside)[1] > number:
             raise LostTrackError(f"what follows in {self._keys.address} was removed, since a newer snapshot covers it")
         problem = reading.problem or ("its end is missing" if reading.number < top.last else None)
+        if problem is not None and self._log.term:
+            self._log.moved()  # the server may have lost it only now: then nothing else shows that to the next start
         kept = f"{aside}:log" if reading.problem is not None else ""
         found_wrong = [*damage, *self._damage_of_the_log(problem, reading.number, top.last, top.lost, kept)]
         self._check_loss(found_wrong, accept_loss)
@@ -238,7 +240,9 @@ class RedisJournal(ReplicatedJournal):
                     yield from unpack(group.data)
                     if reading.number == last:
                         return
-            raise JournalError(f"{self._keys.address} could be read a moment ago and now cannot: {reading.problem}")
+                self._log.moved()
+            problem = reading.problem or "its end is missing"
+            raise JournalError(f"{self._keys.address} could be read a moment ago and now cannot: {problem}")
 
     # ---------------------------------------------------------------- making way for a backup
 

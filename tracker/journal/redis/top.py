@@ -8,6 +8,7 @@ could have become another one: an older copy, a replica that lagged, an empty se
     a standby               the newest record that it has read and  at each look at the log, also after a new
                             that must be durable                    connection, and when it takes over
     a tracker that starts   nothing; the store has what was noted   when it claims the log
+                            then the end that it has claimed        where it cannot read what was there
 
     the store shows              `Known` nothing   the same term              a later term              an earlier term
     the party's record           SAME, CONTINUES   SAME                       REPLACED                  -
