@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker.client import NO_END_TIME, JobSpec, Outcome, Report, Reported
+from tracker.client import NO_END_TIME, JobSpec, Outcome, Report, Reported, TrackerClient
 from tracker.contract.commands import Close, Contents, Finish, Frontier
 
 LABELS = st.integers(-(2**63), 2**64 - 1)
@@ -221,9 +221,48 @@ def test_a_report_that_covers_nothing_is_refused_with_the_argument_to_give() -> 
         ({"fronts": "orders"}, r"\['orders'\]"),
         ({"fronts": {"orders": "a"}}, r"\['raw'\]"),
         ({"stall_after": 60}, r"timedelta\(seconds=60\)"),
-        ({"retention": "1 day"}, "timedelta"),
+        ({"retention": "1 day"}, r"timedelta\(seconds=…\)"),
+        ({"segments": {1: []}}, "'clean': "),
+        ({"fronts": {1: []}}, r"\['raw'\]"),
+        ({"job": 5}, "is no text"),
+        ({"deployment": None}, "is no text"),
+        ({"committed_ends": "yes"}, "is neither True nor False"),
     ],
 )
 def test_a_job_of_another_shape_is_refused_with_the_right_one(argument: dict[str, Any], right: str) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(argument))}=.*{right}"):
         JobSpec(**{"job": "j", "deployment": "d", "segments": {"a": []}, **argument})
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "words"),
+    [
+        ("close", {"scope": "JFK", "name": "d1", "front": 5}, "front=5 is no text"),
+        ("finish", {"front": None}, "front=None is no text"),
+        ("frontier", {"front": "f", "time": "2013-01-01"}, "time='2013-01-01' is no integer"),
+        ("frontier", {"front": "f", "time": 1, "scope": 7}, "scope=7 is no text"),
+        ("expect", {"front": "f", "segment": "raw", "scope": "JFK", "name": "d1", "elements": "3"}, "is no integer"),
+        ("expect", {"front": "f", "segment": 1, "scope": "JFK", "name": "d1", "elements": 3}, "segment=1 is no text"),
+        ("identities", {"front": 1, "segment": "raw", "scope": "JFK", "name": "d1", "xor": 3}, "front=1 is no text"),
+    ],
+)
+def test_a_promise_of_other_types_is_refused_and_leaves_nothing(
+    method: str, arguments: dict[str, Any], words: str
+) -> None:
+    report, said = gather()
+    with pytest.raises(TypeError, match=words):
+        getattr(report, method)(**arguments)
+    report.report(commit=True)
+    assert said[0].promises == ()
+
+
+def test_names_of_other_types_are_refused_before_a_call() -> None:
+    client = TrackerClient("127.0.0.1:1", retry_for=0)
+    with pytest.raises(TypeError, match="producer=5 is no text"):
+        client.open_producer("flights", 5, "r1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="run=None is no text"):
+        client.producer("flights", "p", None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="scope=5 is no text"):
+        client.wait_for_end("flights", "raw", 5, "d1", timeout=0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="epoch='1' is no integer"):
+        client.producer("flights", "p", "r1").epoch("1")  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from tracker.client.jobcalls import JobCalls
 from tracker.client.producer import Producer, RunName
 from tracker.contract.bounds import checked_epoch
 from tracker.contract.spec import ModeWord as Mode
+from tracker.contract.spec import check_texts
 from tracker.contract.status import ServerInfo
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
@@ -165,6 +166,7 @@ class TrackerClient(JobCalls, EventCalls, AbstractContextManager["TrackerClient"
         ...         report.sent("orders", "berlin", "monday", label=4711)
         ...         report.report(commit=True)
         """
+        check_texts(job=job, producer=producer, run=run)
         request = tracker_pb2.OpenProducerRequest(
             job=job,
             producer=producer,

@@ -16,6 +16,7 @@ from tracker.client.tokens import Following, Passed, Token
 from tracker.client.waiting import LONGEST_WAIT_S, ONE_LOOK_S, end_of, passed_of, progress_of
 from tracker.client.watch import Subscription, Watch
 from tracker.contract.events import Ended, EventPage
+from tracker.contract.spec import check_texts
 from tracker.contract.status import SubscriptionStatus
 from tracker.wire import codec
 from tracker.wire.gen import tracker_pb2
@@ -219,6 +220,7 @@ class EventCalls(Routing):
                 tracker has forgotten how).
             TrackerUnavailable: the tracker could not be reached for `retry_for`.
         """
+        check_texts(job=job, segment=segment, scope=scope, name=name)
         request = tracker_pb2.AwaitRequest(job=job, segment=segment, scope=scope, name=name, end_time=end_time)
         until = math.inf if timeout is None else time.monotonic() + timeout
         backoff = Backoff()
@@ -258,6 +260,7 @@ class EventCalls(Routing):
         ...     days = [client.await_end("flights", "clean", airport, "2013-01-01") for airport in ("JFK", "LGA")]
         ...     return await asyncio.gather(*days)
         """
+        check_texts(job=job, segment=segment, scope=scope, name=name)
         request = tracker_pb2.AwaitRequest(job=job, segment=segment, scope=scope, name=name, end_time=end_time)
         return await end_of(self._to(job), request, timeout)
 

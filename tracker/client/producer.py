@@ -14,6 +14,7 @@ from tracker.client.report import Report
 from tracker.contract.bounds import checked_epoch
 from tracker.contract.commands import CommitPromise, Contents, Reported
 from tracker.contract.refusal import Refusal
+from tracker.contract.spec import check_texts
 from tracker.contract.values import Outcome
 from tracker.wire import codec
 from tracker.wire.columns import unpack_u8
@@ -44,6 +45,7 @@ class ProducerRun(ABC):
 
     def __init__(self, name: RunName, committed_epoch: int | None, replays: bool) -> None:
         self.job, self.producer, self.run = name
+        check_texts(**name._asdict())
         self.committed_epoch = committed_epoch
         self._replays = replays
 

@@ -29,6 +29,7 @@ from tracker.contract.commands import (
     Promise,
     Reported,
 )
+from tracker.contract.spec import check_texts
 from tracker.contract.values import NO_END_TIME, Outcome
 
 _ENTRY_BYTES = 32  #: bytes that an entry takes in a message, at most
@@ -146,15 +147,12 @@ def _piece(contents: Contents, first: int, last: int, rows: NDArray[np.int64], p
 Rows: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
 
 
-def check_names(**names: object) -> None:
-    """Refuse what is no text.
-
-    Raises:
-        TypeError: with the argument's name.
-    """
-    for what, name in names.items():
-        if not isinstance(name, str):
-            raise TypeError(f"{what}={name!r} is no text; give str({what}) if that is how its other reports name it")
+def _whole(name: str, value: int) -> int:
+    """Return a number as Python's own; a `TypeError` names what is none."""
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} is no integer") from None
 
 
 def strings(name: str, column: Sequence[str] | NDArray[np.object_] | NDArray[np.str_]) -> Sequence[str]:
@@ -361,7 +359,8 @@ class Report:
             time: the end time, in the job's own unit.
             scope: only for this scope; None: for all scopes.
         """
-        self._promises.append(Frontier(front, time, scope))
+        check_texts(front=front, scope="" if scope is None else scope)
+        self._promises.append(Frontier(front, _whole("time", time), scope))
 
     def close(self, scope: str, name: str, end_time: int | None = None, front: str | None = "") -> None:
         """Promise that the front will send no more elements of one substream.
@@ -370,6 +369,7 @@ class Report:
             front: the source that promises. A job that has fronts refuses a close that names none
                 (``UNKNOWN_FRONT``). None: all fronts of the job, since the caller is the only source of the substream.
         """
+        check_texts(front="" if front is None else front)
         self._promises.append(Close(front or "", self._substream(scope, name, end_time), front == ""))
 
     def expect(
@@ -407,8 +407,9 @@ class Report:
         >>> report.report(units=["0"])
         (Expect(front='control', segment='raw', substream_index=0, elements=20, revise=False, xor=None),)
         """
-        if elements < 0:
+        if (elements := _whole("elements", elements)) < 0:
             raise ValueError(f"elements={elements} is not valid; a front expects 0 elements or more")
+        check_texts(front=front, segment=segment)
         substream = self._substream(scope, name, end_time)
         self._promises.append(Expect(front, segment, substream, elements, revise, xor))
 
@@ -426,10 +427,12 @@ class Report:
         >>> report.report(units=["0"])
         (Identities(front='control', segment='raw', substream_index=0, xor=57346),)
         """
+        check_texts(front=front, segment=segment)
         self._promises.append(Identities(front, segment, self._substream(scope, name, end_time), xor))
 
     def finish(self, front: str) -> None:
         """Promise that the front will send no more elements at all."""
+        check_texts(front=front)
         self._promises.append(Finish(front))
 
     def report(self, units: Sequence[str] = (), commit: bool = False) -> Reported:
@@ -547,7 +550,7 @@ class Report:
     def _segment(self, segment: str) -> int:
         known = self._segments.get(segment)
         if known is None:
-            check_names(segment=segment)
+            check_texts(segment=segment)
             known = self._segments[segment] = len(self._segments)
             if known >> _SEGMENT_BITS:
                 raise OverflowError(f"a report has at most {1 << _SEGMENT_BITS} segments; split it")
@@ -557,7 +560,7 @@ class Report:
         time = NO_END_TIME if end_time is None else end_time
         known = self._substreams.get((scope, name))
         if known is None:
-            check_names(scope=scope, name=name)
+            check_texts(scope=scope, name=name)
             try:
                 self._end_times.append(time)  # before the dictionary, since it may refuse
             except (TypeError, OverflowError) as error:

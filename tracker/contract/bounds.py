@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -32,11 +32,14 @@ def checked_epoch(epoch: int | None) -> int | None:
 
     Raises:
         ValueError: the epoch is negative, or needs more than 62 bits.
+        TypeError: it is no integer.
 
     >>> checked_epoch(-1)
     Traceback (most recent call last):
     ValueError: epoch=-1 is out of range; epochs are 0, 1, 2, … up to 2^62 - 1
     """
+    if epoch is not None and not isinstance(epoch, SupportsIndex):
+        raise TypeError(f"epoch={epoch!r} is no integer")
     if epoch is not None and not 0 <= epoch <= MAX_EPOCH:
         raise ValueError(f"epoch={epoch} is out of range; epochs are 0, 1, 2, … up to 2^62 - 1")
     return epoch

@@ -64,6 +64,7 @@ class Spec:
 
 #: Fields of a spec that are the same in the core's value, in a caller's and on the wire.
 AS_IT_IS: Final = tuple(each.name for each in fields(Spec) if each.type in ("str", "bool"))
+_SWITCHES: Final = tuple(each.name for each in fields(Spec) if each.type == "bool")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +130,18 @@ class JobSpec(Shown):
     front_idle_after: timedelta | None = None
 
     def __post_init__(self) -> None:
+        check_texts(job=self.job, deployment=self.deployment)
         check_graph(self.segments, self.fronts)
         for name in DURATIONS:
             if not isinstance(value := getattr(self, name), timedelta | None):
-                raise TypeError(f"{name}={value!r} is no length of time; give timedelta(seconds={value!r}), or None")
-        if self.threshold is not None and not 0 < self.threshold <= 1:
+                seconds = value if isinstance(value, int | float) else "…"
+                raise TypeError(f"{name}={value!r} is no length of time; give timedelta(seconds={seconds}), or None")
+        for name in _SWITCHES:
+            if not isinstance(value := getattr(self, name), bool):
+                raise TypeError(f"{name}={value!r} is neither True nor False")
+        if self.threshold is None:
+            return
+        if not isinstance(self.threshold, int | float) or not 0 < self.threshold <= 1:
             raise ValueError(f"threshold={self.threshold!r} is no share; give one above 0 and up to 1, such as 0.95")
 
     @classmethod
@@ -154,18 +162,30 @@ class JobSpec(Shown):
         )
 
 
+def check_texts(**names: object) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        TypeError: with the argument's name.
+    """
+    for what, name in names.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{what}={name!r} is no text; give str({what}) if that is how its other reports name it")
+
+
 def check_graph(segments: object, fronts: object) -> None:
     """Refuse a graph of another shape than a job's.
 
     Raises:
         TypeError: with the form that is right.
     """
-    if not isinstance(segments, Mapping) or any(map(_is_no_list, segments.values())):
+    if not isinstance(segments, Mapping) or any(map(_is_no_list, [segments, *segments.values()])):
         raise TypeError(
             f"segments={segments!r}: give a mapping from each segment to the list of those that it feeds, such as "
             "{'raw': ['clean'], 'clean': []}"
         )
-    if any(map(_is_no_list, fronts.values())) if isinstance(fronts, Mapping) else _is_no_list(fronts):
+    fed = fronts.values() if isinstance(fronts, Mapping) else ()
+    if any(map(_is_no_list, [fronts, *fed])):
         raise TypeError(
             f"fronts={fronts!r}: give a list of fronts, such as ['orders'], or a mapping from each front to the list "
             "of segments that it feeds, such as {'orders': ['raw']}"
