@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
 
 from spark_client.api.refusals import check_option, check_trigger
@@ -38,6 +39,7 @@ OWN: Final[Mapping[str, _Kind]] = {
     "compact_from": _COUNT,
     "seal": _BOOLEAN,
 }
+_ALIKE: Final = 0.85  # of `difflib`, from which on a name is a typing error: no option of Spark's is so near
 _SPELLED: Final = {name.lower().replace("_", ""): name for name in OWN}
 
 
@@ -47,7 +49,11 @@ def spelled(key: str) -> str:
     >>> spelled("LATE-path"), spelled("compression")
     ('late_path', 'compression')
     """
-    return _SPELLED.get("".join(sign for sign in str(key).lower() if sign not in "-_. "), key)
+    return _SPELLED.get(_plain(key), key)
+
+
+def _plain(key: str) -> str:
+    return "".join(sign for sign in str(key).lower() if sign not in "-_. ")
 
 
 class QueryOptions:
@@ -73,11 +79,13 @@ class QueryOptions:
             key: those of `OWN` in any spelling: ``late-path`` and ``latePath`` are ``late_path``.
 
         Raises:
-            UsageError: the value is none that the option takes.
+            UsageError: the value is none that the option takes, or the name is nearly that of one.
         """
         check_option(key, value)
         own = spelled(key)
         if own not in OWN:
+            for meant in get_close_matches(_plain(key), _SPELLED, 1, _ALIKE):
+                raise UsageError(f"option({key!r}): there is none of that name; write {_SPELLED[meant]!r}")
             self.options_given[key] = str(value).lower() if isinstance(value, bool) else str(value)
         elif text := OWN[own].spell(value):
             self.options_given[own] = text

@@ -280,6 +280,9 @@ def test_a_join_that_brings_rows_of_its_own_is_refused(tracking: Tracking, spark
         ("path", 7, "takes a path"),
         ("checkpointLocation", None, "takes a path"),
         ("latePath", None, "option\\('late_path', None\\): takes a path"),
+        ("lat_path", "late", "there is none of that name; write 'late_path'"),
+        ("seall", True, "there is none of that name; write 'seal'"),
+        ("compactForm", 7, "there is none of that name; write 'compact_from'"),
     ],
 )
 def test_an_option_is_checked_where_it_is_given(
