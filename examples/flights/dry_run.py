@@ -38,7 +38,7 @@ def main(artifacts: Path = KEPT, days: int = 365) -> int:
         print(f"demo: {missing}", file=sys.stderr)
         return 2
     columns = ["--time", "sched_dep", "--arrived", "known_at", "--scope", "origin"]
-    options = ["--window", "1d", "--trigger", "15min", "--html", str(page)]
+    options = ["--window", "1d", "--trigger", "15min", "--ahead", "none", "--html", str(page)]
     status = tracker(["replay", str(history), *columns, *options, *(f"--promise={each}" for each in PROMISES)])
     print(f"\npage: {page}")
     return status

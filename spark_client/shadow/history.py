@@ -29,6 +29,7 @@ def replay(
     promises: Sequence[str] = (),
     trigger: str = "1min",
     wrong: str = "0%",
+    ahead: str = "5min",
 ) -> Replay:
     """Judge promises on a history: which would have been right, and how soon it would have released windows.
 
@@ -44,6 +45,7 @@ def replay(
         promises: to try, such as ``"watermark=5min"``; empty: several of each kind.
         trigger: how often a query would have read what had arrived.
         wrong: the share of windows that may be wrong under the promise to take, such as ``"0.1%"``.
+        ahead: how far beyond the clock a row's time may be to move a frontier; ``"none"``: as far as it is.
 
     Returns:
         The result: a notebook shows its report; `table()` and `verdict` are texts, `advice` has the promises to take,
@@ -78,7 +80,7 @@ def replay(
         collected.columns(), time_name=fields["time"].name, scope_name=fields["scope"].name if texts else ""
     )
     with refused("replay", errors=ReplayError):
-        return Replay.of(columns, Options(window, slide, tuple(promises), trigger, wrong))
+        return Replay.of(columns, Options(window, slide, tuple(promises), trigger, wrong, ahead))
 
 
 def _packed(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:

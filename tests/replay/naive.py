@@ -19,18 +19,25 @@ class Query:
     Args:
         rows: in any order.
         length, slide, trigger: in microseconds.
+        ahead: how far beyond its trigger a row's time may be to move a frontier, in microseconds; None: as it is.
     """
 
     rows: list[Row]
     length: int
     slide: int
     trigger: int
+    ahead: int | None = None
     batches: dict[int, list[Row]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for row in self.rows:
             at = self.trigger * -(-row[1] // self.trigger)
             self.batches.setdefault(at, []).append(row)
+
+    def near(self, rows: list[Row]) -> list[Row]:
+        """Return the rows that move a frontier."""
+        clocks = [self.trigger * -(-row[1] // self.trigger) for row in rows]
+        return [row for row, at in zip(rows, clocks, strict=True) if self.ahead is None or row[0] <= at + self.ahead]
 
     def windows(self, row: Row) -> list[Window]:
         """Return the windows that a row is in: all starts at a slide that are at most a length before it."""
@@ -107,7 +114,7 @@ def watermark(query: Query, delay: int) -> dict[Window, int]:
 
 def frontier(query: Query, delay: int, per_scope: bool) -> dict[Window, int]:
     def ends(window: Window, before: list[Row], now: list[Row], at: int) -> bool:
-        top = newest(now, window[0] if per_scope else None)
+        top = newest(query.near(now), window[0] if per_scope else None)
         return top is not None and top - delay >= window[1]
 
     return query.released(ends, max(query.batches))
@@ -148,7 +155,7 @@ def measured(query: Query, target: float, ceiling: int) -> dict[Window, int]:
         return weighed, sum(weight(len(of) - settled) for settled in broken_at.get(scope, []))
 
     for at in sorted(query.batches):
-        rows = query.batches[at]
+        rows = query.near(query.batches[at])
         before = dict(newest_of)
         for window in sorted({window for row in rows for window in query.windows(row)}):
             scope, end = window
@@ -208,7 +215,7 @@ def least(query: Query, share: Fraction, per_scope: bool) -> tuple[dict[Window, 
     at = sorted(batch for batch, rows in query.batches.items() for row in rows for _ in query.windows(row))
     half = at[(len(at) - 1) // 2]
     early = [row for batch, rows in query.batches.items() for row in rows if batch <= half]
-    first = Query(early, query.length, query.slide, query.trigger)
+    first = Query(early, query.length, query.slide, query.trigger, query.ahead)
     delay = 0
     while True:
         windows, wrong, *_ = first.judged(frontier(first, delay, per_scope), first.all_windows)

@@ -185,6 +185,11 @@ def test_rows_with_a_null_are_left_out_and_counted(run: Run, tmp_path: Path) -> 
             "has dates: give the column",
         ),
         (changed("ts", lambda times: times.cast(pa.timestamp("us"))), ARGUMENTS, "give both one, or neither"),
+        (
+            changed("shop", lambda shops: pa.array([[each] for each in shops.to_pylist()])),
+            ARGUMENTS,
+            "a scope is one value",
+        ),
         (orders().slice(0, 0), ARGUMENTS, "no rows with both times"),
         (orders(), (*ARGUMENTS, "--epoch", "days"), "--epoch days: whole numbers count s, ms, us, ns"),
         (orders(), (*ARGUMENTS, "--promise", "luck"), "'luck' is no promise: there are watermark, frontier"),

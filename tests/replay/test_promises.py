@@ -46,13 +46,18 @@ def queries(draw: st.DrawFn) -> Query:
     rows = draw(st.lists(st.tuples(time, time, st.sampled_from(["berlin", "lima", "rome"])), min_size=1, max_size=25))
     length = draw(st.integers(1, 12)) * unit
     slide = draw(st.sampled_from([length, *range(unit, length, unit)]))
-    return Query(rows, length, slide, draw(st.integers(1, 9)) * unit)
+    ahead = draw(st.none() | st.integers(0, 30).map(lambda number: number * unit))
+    return Query(rows, length, slide, draw(st.integers(1, 9)) * unit, ahead)
 
 
 def same(query: Query, promise: str, released: dict[Window, int], windows: set[Window], scoped: bool = True) -> None:
     """Compare a promise's figures, of all windows and of each scope, with those of the simulation."""
     options = Options(
-        window=f"{query.length}us", slide=f"{query.slide}us", promises=[promise], trigger=f"{query.trigger}us"
+        window=f"{query.length}us",
+        slide=f"{query.slide}us",
+        promises=[promise],
+        trigger=f"{query.trigger}us",
+        ahead="none" if query.ahead is None else f"{query.ahead}us",
     )
     [found] = Replay.of(columns(query.rows, scoped), options).outcomes
     assert figures(found.all) == query.judged(released, windows)
@@ -76,7 +81,7 @@ def test_each_promise_gives_the_figures_of_the_simulation(query: Query, delay: i
 
 def without_scopes(query: Query) -> Query:
     rows = [(time, arrived, "") for time, arrived, _ in query.rows]
-    return Query(rows, query.length, query.slide, query.trigger)
+    return Query(rows, query.length, query.slide, query.trigger, query.ahead)
 
 
 @settings(max_examples=75, deadline=None)
@@ -162,6 +167,22 @@ def test_a_measured_promises_line_has_its_target_and_ceiling() -> None:
     assert found.front == 'Frontier.measured("90%", ceiling="5 hours")'
     assert found.all.windows == 120
     assert found.note == "at the end at most 0 seconds"
+
+
+def test_a_row_of_a_fast_clock_moves_a_watermark_and_no_frontier() -> None:
+    rows = [*shops((0, 1)), (1000 * HOUR, 10 * HOUR, "a")]
+    assert outcome(rows, "watermark=10min").all.wrong > 50
+    for promise, front in {
+        "frontier=10min": 'Frontier("10 minutes")',
+        "per-scope=10min": 'Frontier("10 minutes", per_scope=True)',
+        "measured=90%/1h": 'Frontier.measured("90%", ceiling="1 hour")',
+    }.items():
+        assert (outcome(rows, promise).all.wrong, outcome(rows, promise).front) == (0, front)
+    far = outcome(rows, "frontier=10min", ahead="none")
+    assert (far.all.wrong > 50, far.front) == (True, 'Frontier("10 minutes", ahead=None)')
+    assert outcome(rows, "per-scope=10min", ahead="1h").front.endswith(', per_scope=True, ahead="1 hour")')
+    only_far = [(HOUR, 0, "a")]
+    assert all(outcome(only_far, promise).all.never == 1 for promise in ("frontier=0s", "measured=90%"))
 
 
 def test_rows_ahead_of_their_arrival_and_nulls_are_told() -> None:

@@ -39,6 +39,14 @@ def replay(
     ] = None,
     trigger: Annotated[str, typer.Option(metavar="LENGTH", help="how often the query reads what has arrived")] = "1min",
     wrong: Annotated[str, typer.Option(metavar="SHARE", help="the share of windows that may be wrong: 0.1%")] = "0%",
+    ahead: Annotated[
+        str,
+        typer.Option(
+            metavar="LENGTH",
+            help="how far beyond the clock a row's time may be to move a frontier; none: as far as it is, for "
+            "times that lie ahead",
+        ),
+    ] = "5min",
     epoch: Annotated[
         str, typer.Option(metavar="UNIT", help="take whole numbers for times: s, ms, us or ns since 1970")
     ] = "",
@@ -60,7 +68,7 @@ def replay(
     with ending_at(OSError, wrong=(ReplayError,)):
         if epoch not in ("", *EPOCHS):
             raise ReplayError(f"--epoch {epoch}: whole numbers count {', '.join(EPOCHS)}")
-        options = Options(window, slide, promise or (), trigger, wrong)
+        options = Options(window, slide, promise or (), trigger, wrong, ahead)
         result = Replay.of(read(history, Names(time, arrived, scope, epoch)), options)
         if html is not None:
             result.save(html)

@@ -121,9 +121,11 @@ class History:
         columns: the rows' times of events and of arrival in microseconds, and their scopes.
         cut: the windows that rows fall into, one or several each.
         trigger: the time from one trigger to the next, in microseconds.
+        ahead: how far beyond its trigger a row's time may be to move a frontier, in microseconds; None: at will.
 
     Attributes:
         event, batch, window: of each row its time, the trigger that read it, and the place of its window.
+        near: of each row whether it moves a frontier.
         scope, end, rows, first, last, last_arrived: of each window its scope and end, the number of its rows, the
             triggers that read the first and the last of them, and when the last one arrived.
 
@@ -131,7 +133,7 @@ class History:
         ReplayError: there are no rows, or they are in too many windows.
     """
 
-    def __init__(self, columns: Columns, cut: Windows, trigger: int) -> None:
+    def __init__(self, columns: Columns, cut: Windows, trigger: int, ahead: int | None = None) -> None:
         if trigger <= 0:
             raise ReplayError("the trigger is above zero: '1min' reads what has arrived once a minute")
         rows = len(columns.event)
@@ -141,11 +143,12 @@ class History:
             raise ReplayError("rows are in too many windows to be held: give a longer slide, or a part of the history")
         self.scoped = columns.scope is not None
         self.scopes = tuple(columns.scopes) if self.scoped else ("",)
-        self.cut, self.trigger = cut, trigger
-        self._newest: dict[bool, Newest] = {}
+        self.cut, self.trigger, self.ahead = cut, trigger, ahead
+        self._newest: dict[tuple[bool, bool], Newest] = {}
         places, ends = cut.ends(columns.event)
         arrived, self.event = columns.arrived[places], columns.event[places]
         self.batch: I8 = self.at_trigger(arrived)
+        self.near = np.ones(len(places), np.bool_) if ahead is None else self.event - self.batch <= ahead
         scope = np.zeros(rows, np.int64) if columns.scope is None else columns.scope
         self._scope_of_row: I8 = scope[places]
         different, place = np.unique(ends, return_inverse=True)
@@ -160,11 +163,15 @@ class History:
         """Return the first trigger at or after each time."""
         return -(-times // self.trigger) * self.trigger
 
-    def newest(self, per_scope: bool) -> Newest:
-        """Return the newest times of rows, batch by batch; they are made once for promises with several delays."""
-        if per_scope not in self._newest:
-            self._newest[per_scope] = Newest(self, per_scope)
-        return self._newest[per_scope]
+    def newest(self, per_scope: bool, near: bool = True) -> Newest:
+        """Return the newest times of rows, batch by batch; they are made once for promises with several delays.
+
+        Args:
+            near: of the rows that move a frontier; else of all.
+        """
+        if (per_scope, near) not in self._newest:
+            self._newest[per_scope, near] = Newest(self, per_scope, near)
+        return self._newest[per_scope, near]
 
     def of_scopes(self, per_scope: bool) -> tuple[I8, I8]:
         """Return the scopes of rows and of windows; zeros if all scopes are as one."""
@@ -180,7 +187,7 @@ class Newest:
     bisection, in all scopes at once: scopes follow one another, each with the ranks of its times above those before.
     """
 
-    def __init__(self, history: History, per_scope: bool) -> None:
+    def __init__(self, history: History, per_scope: bool, near: bool) -> None:
         row_scope, self._window_scope = history.of_scopes(per_scope)
         self._end = history.end
         self._history = history
@@ -188,7 +195,9 @@ class Newest:
         self._groups = Groups(row_scope * len(batches) + batch)
         self._batch = history.batch[self._groups.first]
         self._scope = row_scope[self._groups.first]
-        self._times, rank = np.unique(history.event, return_inverse=True)
+        # The first of all times passes the end of no window.
+        times = np.where(history.near, history.event, history.event.min()) if near else history.event
+        self._times, rank = np.unique(times, return_inverse=True)
         self._above = len(self._times) + 1
         self._reached = np.maximum.accumulate(self._groups.most(rank) + self._scope * self._above)
 

@@ -28,6 +28,7 @@ _UNITS: Final = {
     **dict.fromkeys(["d", "day", "days"], 86_400_000_000),
 }
 _PART: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)")
+_AHEAD: Final = 300_000_000  #: the front's default
 _LONGEST: Final = 36_500 * 86_400_000_000
 
 
@@ -61,6 +62,13 @@ def in_words(micros: int) -> str:
         parts += [f"{number} {unit}{'s' if number > 1 else ''}"] if number else []
     parts += [f"{micros} microseconds"] if micros else []
     return " ".join(parts) or "0 seconds"
+
+
+def _ahead(history: History) -> str:
+    """Return the argument ``ahead=`` of a front, behind others; empty: it is the front's default."""
+    if history.ahead == _AHEAD:
+        return ""
+    return ", ahead=None" if history.ahead is None else f', ahead="{in_words(history.ahead)}"'
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +117,7 @@ class Watermark:
     needs = "no row is later than the delay and a trigger behind the newest of all rows"
 
     def release(self, history: History) -> Release:
-        passed = history.newest(False).passes(self.delay, step=1000)
+        passed = history.newest(False, near=False).passes(self.delay, step=1000)
         return Release(np.where(passed == NEVER, NEVER, passed + history.trigger))
 
 
@@ -133,7 +141,8 @@ class Frontier:
     def release(self, history: History) -> Release:
         if self.per_scope and not history.scoped:
             raise ReplayError("a promise for each scope needs the column with the scopes: give it, or try frontier=1h")
-        front = f'Frontier("{in_words(self.delay)}"{", per_scope=True" if self.per_scope else ""})'
+        scoped = ", per_scope=True" if self.per_scope else ""
+        front = f'Frontier("{in_words(self.delay)}"{scoped}{_ahead(history)})'
         return Release(history.newest(self.per_scope).passes(self.delay), front)
 
 
@@ -170,14 +179,19 @@ class Measured:
     needs = "rows are as late as they lately were, which is a guess that is corrected"
 
     def release(self, history: History) -> Release:
-        batches, batch = np.unique(history.batch, return_inverse=True)
-        groups = Groups(batch * len(history.end) + history.window)
-        window = history.window[groups.first]
+        near, at = np.flatnonzero(history.near), np.full(len(history.end), NEVER)
+        front = f'Frontier.measured("{round(100 * self.share, 9):g}%", ceiling="{in_words(self.ceiling)}"'
+        front += f"{_ahead(history)})"
+        if not len(near):
+            return Release(at, front)
+        batches, batch = np.unique(history.batch[near], return_inverse=True)
+        groups = Groups(batch * len(history.end) + history.window[near])
+        window = history.window[near][groups.first]
         told = zip(
             batch[groups.first].tolist(),
             history.scope[window].tolist(),
             history.end[window].tolist(),
-            groups.most(history.event).tolist(),
+            groups.most(history.event[near]).tolist(),
             strict=True,
         )
         learning = lateness.Lateness(self.share, self.ceiling)
@@ -186,13 +200,11 @@ class Measured:
             passed = learning.batch((str(scope), end, newest) for _, scope, end, newest in rows)
             for scope, time in passed.items():
                 promised.setdefault(int(scope), []).append((time, int(batches[place])))
-        at = np.full(len(history.end), NEVER)
         for own_scope, found in promised.items():
             times, triggers = np.array(found).T
             own = np.flatnonzero(history.scope == own_scope)
             place = np.searchsorted(times, history.end[own])
             at[own] = np.where(place < len(times), triggers[np.minimum(place, len(times) - 1)], NEVER)
-        front = f'Frontier.measured("{round(100 * self.share, 9):g}%", ceiling="{in_words(self.ceiling)}")'
         return Release(at, front, note=f"at the end at most {in_words(learning.delay // 1_000_000 * 1_000_000)}")
 
 

@@ -115,6 +115,8 @@ class Collector:
                 f"of {names.time!r} and {names.arrived!r} one has a time zone and the other has none, so no delay is "
                 "known: give both one, or neither"
             )
+        if names.scope and pa.types.is_nested(kind := schema.field(names.scope).type):
+            raise ReplayError(f"{names.scope!r} is {kind}: a scope is one value, such as a text or a number")
         self._times: list[list[Any]] = [[], []]
         self._scopes: list[Any] = []
         self._nulls = 0

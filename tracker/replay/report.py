@@ -31,6 +31,7 @@ class Options:
         promises: that are tried, such as ``watermark=5min``; empty: the usual ones.
         trigger: the time from one trigger of the query to the next.
         wrong: the share of windows that may be wrong under a promise to take, such as ``0.1%``.
+        ahead: how far beyond the clock a row's time may be to move a frontier; ``none``: as far as it is.
     """
 
     window: str = "1h"
@@ -38,6 +39,7 @@ class Options:
     promises: Sequence[str] = ()
     trigger: str = "1min"
     wrong: str = "0%"
+    ahead: str = "5min"
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Replay:
         promises = parse(options.promises or usual(columns.scope is not None))
         wrong = share(options.wrong)
         trigger = microseconds(options.trigger)
-        history = History(columns, cut, trigger)
+        history = History(columns, cut, trigger, None if options.ahead == "none" else microseconds(options.ahead))
         ahead = columns.event - columns.arrived
         outcomes = [judge(history, name, promise) for name, promise in promises.items()]
         return cls(
@@ -151,7 +153,8 @@ class Replay:
         if self.ahead:
             found.append(
                 f"{self.ahead:,} rows are ahead of their arrival, by up to {short(self.furthest_ahead)}: a row that is "
-                "far ahead moves a watermark past windows that are open."
+                "far ahead moves a watermark past windows that are open"
+                + (". It moves frontiers, too." if self.options.ahead == "none" else ", and no frontier.")
             )
         return found + [f"{each.name}: {each.note}." for each in self.outcomes if each.note]
 
