@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from tracker.cli.forms import Form
-from tracker.cli.output import print_pairs, print_rows
-from tracker.cli.views.jobs import JOBS, SUBSCRIPTIONS, SUBSTREAMS, print_job
+from tracker.cli.output import Form, print_pairs, print_rows
+from tracker.cli.views import JOBS, SUBSCRIPTIONS, SUBSTREAMS, print_job
 from tracker.client import (
     DrainState,
     DrainStatus,

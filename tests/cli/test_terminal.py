@@ -15,9 +15,9 @@ from google.protobuf.duration_pb2 import Duration
 from tests.server.processes import Servers, launcher
 from tracker.cli.main import main
 from tracker.cli.output import print_json, print_line
-from tracker.cli.views.events import line
+from tracker.cli.views import line
 from tracker.client.texts import shown
-from tracker.wire.codec.events import read_event
+from tracker.wire.codec.values import read_event
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 

@@ -27,7 +27,7 @@ from tracker.cli.declarations import (
     new_commands,
     with_shared_options,
 )
-from tracker.cli.forms import Form
+from tracker.cli.output import Form
 
 #: The prefix of the environment variables: `TRACKER_SERVE_LISTEN` stands for `tracker serve --listen`.
 PREFIX: Final = "TRACKER"

@@ -13,9 +13,8 @@ import typer
 from tracker.backup import BackupError, Checked, Place, place
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import WrongUsageError, command, ending_at, new_commands
-from tracker.cli.forms import Form
 from tracker.cli.options import need_server_python, needs
-from tracker.cli.output import print_json, print_line, print_pairs, progress
+from tracker.cli.output import Form, print_json, print_line, print_pairs, progress
 
 if TYPE_CHECKING:
     from tracker.backup import Header

@@ -10,8 +10,7 @@ import typer
 from tracker.cli import configuration
 from tracker.cli.configuration import Context, complete_contexts
 from tracker.cli.declarations import Group, WrongUsageError, command, is_given, new_commands
-from tracker.cli.forms import Form
-from tracker.cli.output import Column, print_done, print_json, print_line, print_pairs, print_rows
+from tracker.cli.output import Column, Form, print_done, print_json, print_line, print_pairs, print_rows
 
 commands = new_commands()
 _group = new_commands()

@@ -12,9 +12,8 @@ import typer
 
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import CommandFailedError, command, new_commands
-from tracker.cli.forms import Form
 from tracker.cli.options import Job
-from tracker.cli.output import print_json, print_line, print_pairs, progress
+from tracker.cli.output import Form, print_json, print_line, print_pairs, progress
 from tracker.contract.refusal import Refusal
 
 if TYPE_CHECKING:

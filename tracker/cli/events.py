@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import CommandFailedError, WrongUsageError, command, ending_at, new_commands
-from tracker.cli.forms import Form
-from tracker.cli.options import Job
-from tracker.cli.output import print_json, print_line
+from tracker.cli.options import Job, micros
+from tracker.cli.output import Form, print_json, print_line
 
 if TYPE_CHECKING:
     from tracker.client import Kind, ShardedClient, ShardedWatch, TrackerClient, Watch
@@ -38,18 +36,15 @@ def _end_time(text: str) -> int:
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(text.removesuffix("Z") + "+00:00" if text.endswith("Z") else text)
+        return micros(text)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is neither a number nor a date or time such as 2013-02-01 or 2013-02-01T12:00:00Z"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return (moment - datetime.fromtimestamp(0, timezone.utc)) // timedelta(microseconds=1)
 
 
 def _kind(name: str) -> str:
-    from tracker.cli.views.events import KINDS
+    from tracker.cli.views import KINDS
 
     if name not in KINDS:
         raise typer.BadParameter(f"{name!r} is none of {', '.join(KINDS)}")
@@ -72,7 +67,7 @@ def watch(
 
     It reconnects by itself when the tracker restarts.
     """
-    from tracker.cli.views.events import print_event
+    from tracker.cli.views import print_event
     from tracker.client import TrackerClient
 
     segments, scopes = segment or [], scope or []
@@ -116,7 +111,7 @@ def list_events(
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=0, help="the most events to list; 0: all")] = 1000,
 ) -> int:
     """List the events of a job that are kept, in their order; --scope and --name have the history of one substream."""
-    from tracker.cli.views.events import print_event
+    from tracker.cli.views import print_event
     from tracker.client.watch import pages
 
     with at.single_client() as client:
@@ -217,7 +212,7 @@ def _wait_for_one(
     timeout: float | None,
     accepted: AcceptedEnds,
 ) -> int:
-    from tracker.cli.views.events import substream
+    from tracker.cli.views import substream
 
     ended = client.wait_for_end(job, segment, scope, name, timeout=timeout)
     if form is Form.JSON:

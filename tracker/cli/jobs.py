@@ -12,9 +12,9 @@ import typer
 
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import CommandFailedError, command, new_commands
-from tracker.cli.forms import Form
 from tracker.cli.options import Consent, Job, Scope
 from tracker.cli.output import (
+    Form,
     followed,
     print_done,
     print_json,
@@ -35,7 +35,7 @@ _MOST_NAMES: Final = 10  # the most names that are shown if several begin with t
 @command(commands, "jobs")
 def jobs(at: Connection, form: Form) -> int:
     """List the jobs, with their open substreams and elements in flight."""
-    from tracker.cli.views.jobs import JOBS, read_statuses
+    from tracker.cli.views import JOBS, read_statuses
 
     with at.client() as client:
         statuses = list(read_statuses(client))
@@ -45,7 +45,7 @@ def jobs(at: Connection, form: Form) -> int:
 @command(commands, "job")
 def show_job(at: Connection, form: Form, job: Job) -> int:
     """Show a job's graph, its open substreams and elements in flight, its producers and its fronts."""
-    from tracker.cli.views.jobs import print_job
+    from tracker.cli.views import print_job
 
     with at.client() as client:
         status = client.job(job)
@@ -85,7 +85,7 @@ def substreams(
     limit: Annotated[int, typer.Option(metavar="NUMBER", min=0, help="the most substreams to list; 0: all")] = 1000,
 ) -> int:
     """List substreams: whether they are closed, which fronts they wait for, what is in flight."""
-    from tracker.cli.views.jobs import SUBSTREAMS
+    from tracker.cli.views import SUBSTREAMS
 
     scopes = scope or []
     with at.client() as client:
@@ -196,7 +196,7 @@ def subscriptions(at: Connection, form: Form, job: Job) -> int:
 
     KEPT is the number of events that the tracker keeps for a reader beyond the job's retention.
     """
-    from tracker.cli.views.jobs import SUBSCRIPTIONS
+    from tracker.cli.views import SUBSCRIPTIONS
 
     with at.single_client() as client:
         found = client.subscriptions(job)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Annotated, Literal
 
 import typer
@@ -57,6 +58,14 @@ Tokens = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="listen beyond this machine although TLS or the clients are missing")
 ]
+
+
+def micros(moment: datetime | str) -> int:
+    """Return a moment, or its text in ISO 8601, as microseconds since 1970; it is in UTC if it names no zone."""
+    if isinstance(moment, str):  # Python 3.10 reads no Z
+        moment = datetime.fromisoformat(moment.removesuffix("Z") + "+00:00" * moment.endswith("Z"))
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    return (aware - datetime.fromtimestamp(0, timezone.utc)) // timedelta(microseconds=1)
 
 
 @contextmanager

@@ -12,9 +12,60 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from tracker.cli.forms import Cell, Form, Show
+import typer
+
+from tracker.cli.declarations import WrongUsageError, given, is_given, shared
+from tracker.python310 import StrEnum
+
+_PANEL = "The form of the answer"
+
+
+class Form(StrEnum):
+    """Form of a printed answer."""
+
+    TABLE = "table"
+    WIDE = "wide"  #: a table with more columns, each row on one line
+    JSON = "json"
+
+
+class Cell(NamedTuple):
+    """A value as it is printed."""
+
+    text: str
+    style: str
+    number: bool
+
+
+#: Shows the work's progress: how much is done, how much there is in the same unit (0: unknown), and a text.
+Show: TypeAlias = Callable[[float, float, str], None]
+
+
+@shared(Form)
+def _form(
+    context: typer.Context,
+    output: Annotated[
+        Form,
+        typer.Option(
+            "--output",
+            "-o",
+            envvar="TRACKER_OUTPUT",
+            rich_help_panel=_PANEL,
+            help="the form of the answer; wide: more columns",
+        ),
+    ] = Form.TABLE,
+    json: Annotated[
+        bool,
+        typer.Option("--json", allow_from_autoenv=False, rich_help_panel=_PANEL, help="the same as --output json"),
+    ] = False,
+) -> Form:
+    here = json or is_given(context, "output")
+    json = json if here else given(context, "json", json)
+    output = Form(output if here else given(context, "output", output))
+    if json and is_given(context, "output") and output is not Form.JSON:
+        raise WrongUsageError(f"--json and --output {output} contradict each other: give one of them")
+    return Form.JSON if json else output
 
 
 def is_terminal() -> bool:

@@ -9,9 +9,8 @@ import typer
 
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import CommandFailedError, Group, command, ending_at, new_commands
-from tracker.cli.forms import Form
 from tracker.cli.options import Consent, Job, Name, Scope
-from tracker.cli.output import print_done, print_json, print_line
+from tracker.cli.output import Form, print_done, print_json, print_line
 
 if TYPE_CHECKING:
     from tracker.client import JobStatus

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from tracker.cli.declarations import command, ending_at, new_commands
-from tracker.cli.forms import Form
 from tracker.cli.options import needs
-from tracker.cli.output import print_json, print_line, print_table
+from tracker.cli.output import Form, print_json, print_line, print_table
 
 commands = new_commands()
 

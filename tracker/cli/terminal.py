@@ -5,9 +5,9 @@ Only this module and `tracker top` load rich. Texts are never read as rich's mar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -15,9 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker.client.texts import shown
-
-if TYPE_CHECKING:
-    from tracker.cli.forms import Cell, Show
 
 _UNLIMITED: Final = 1_000_000  # columns, for tables that the terminal wraps itself
 
@@ -29,7 +26,7 @@ def console(error: bool = False) -> Console:
 
 def print_table(
     titles: Sequence[str] | None,
-    rows: Sequence[Sequence[Cell]],
+    rows: Sequence[Sequence[tuple[str, str, bool]]],
     widths: Sequence[int],
     numbers: Sequence[bool],
     *,
@@ -53,7 +50,7 @@ def print_table(
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(cell.text, style=cell.style) for cell in row))
+        table.add_row(*(Text(text, style=style) for text, style, _ in row))
     shown = console()
     shown.print(table, width=_UNLIMITED if wide else shown.width, crop=False)
 
@@ -78,7 +75,7 @@ def _grid(header: bool) -> Table:
 
 
 @contextmanager
-def bar() -> Iterator[Show]:
+def bar() -> Iterator[Callable[[float, float, str], None]]:
     """Show a progress bar on stderr, with a text beside it."""
     columns = [
         BarColumn(bar_width=24),

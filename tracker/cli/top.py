@@ -13,9 +13,8 @@ import typer
 from tracker.cli.completion import complete_jobs
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import command, new_commands
-from tracker.cli.forms import Form
 from tracker.cli.live.orders import Sort
-from tracker.cli.output import is_terminal, print_json, print_line
+from tracker.cli.output import Form, is_terminal, print_json, print_line
 
 commands = new_commands()
 _SILENT_AFTER_S: Final = 900.0  # as in the alert TrackerSilentFront

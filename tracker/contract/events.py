@@ -24,15 +24,6 @@ class Ended:
     expected: int | None = None  #: how many elements its fronts expected on this segment; None: no number was given
 
     @property
-    def incompleteness(self) -> str:
-        """Return the name of how it ended too early, as callers accept such ends; empty: it is complete.
-
-        >>> Ended("raw", "", "monday", None, 5, Reason.COMPLETE, 0, by_drain=True).incompleteness
-        'drained'
-        """
-        return str(self.reason) if self.reason is not Reason.COMPLETE else "drained" if self.by_drain else ""
-
-    @property
     def account(self) -> str:
         """Return how the substream ended and with how many elements, in words.
 
@@ -68,6 +59,11 @@ class Late:
     sent: int
     received: int
 
+    @property
+    def account(self) -> str:
+        """Return what was reported, in words."""
+        return f"{self.sent} sent, {self.received} received by {self.producer}"
+
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
@@ -81,6 +77,11 @@ class Stalled:
     expected: int = 0  #: on those of the segments where fewer were sent than expected
     sent: int = 0  #: on the same
 
+    @property
+    def account(self) -> str:
+        """Return what is missing, in words."""
+        return f"{self.in_flight} in flight{f', {self.sent} of {self.expected} sent' if self.expected else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class Excess:
@@ -91,6 +92,11 @@ class Excess:
     name: str
     expected: int
     sent: int
+
+    @property
+    def account(self) -> str:
+        """Return how many there are too many, in words."""
+        return f"{self.sent} sent, only {self.expected} expected"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 from tracker.client.texts import time_text, why_open
 from tracker.contract.events import (
     Advanced,
-    Body,
     DrainCancelled,
     Drained,
     DrainRequested,
@@ -211,29 +210,16 @@ def event(one: Event) -> Json:
     body = one.kind
     head: Json = {"seq": one.seq, "at": millis(one.at_ns), "kind": type(body).__name__}
     match body:
-        case Ended():
-            text = body.account
-        case Late():
-            text = f"{body.sent} sent, {body.received} received by {body.producer}"
-        case Stalled():
-            of = f", {body.sent} of {body.expected} sent" if body.expected else ""
-            where = ", ".join(body.segments[:5])
-            text = f"{body.in_flight} in flight{of}"
-            return head | {"segment": where, "scope": body.scope, "name": body.name, "text": text}
-        case Excess():
-            text = f"{body.sent} sent, only {body.expected} expected"
+        case Ended() | Late() | Excess() | Stalled():
+            where = ", ".join(body.segments[:5]) if isinstance(body, Stalled) else body.segment
+            return head | {"segment": where, "scope": body.scope, "name": body.name, "text": body.account}
         case FrontIdle():
             return head | {"text": f"front {body.front} {'is idle' if body.idle else 'is active again'}"}
         case Advanced():
             return head | {"segment": body.segment, "text": f"everything up to {time(body.time)}"}
         case _:
-            return head | {"text": f"{_DRAINS[type(body)]} ({body.drain_id}){_to_hand_over(body)}"}
-    return head | {"segment": body.segment, "scope": body.scope, "name": body.name, "text": text}
-
-
-def _to_hand_over(body: Body) -> str:
-    hands_over = isinstance(body, DrainRequested | Drained) and body.mode is DrainMode.HAND_OVER
-    return ", to hand over" if hands_over else ""
+            hands_over = isinstance(body, DrainRequested | Drained) and body.mode is DrainMode.HAND_OVER
+            return head | {"text": f"{_DRAINS[type(body)]} ({body.drain_id}){', to hand over' * hands_over}"}
 
 
 def explanation(job: JobStatus, found: Explained, scope: str, name: str) -> Json:

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tracker.cli.live.orders import KEYS, Sort
-from tracker.cli.views.jobs import is_even, read_statuses
+from tracker.cli.views import is_even, read_statuses
 from tracker.client import DrainStatus, FrontStatus, JobStatus, SubstreamStatus, TrackerClient
 from tracker.client.errors import TrackerError
 from tracker.contract.refusal import Refusal

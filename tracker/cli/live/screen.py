@@ -24,6 +24,7 @@ from rich.text import Text
 from tracker.cli.live.looks import Choice, JobLook, Kind, Look, Observer, SilentFront, Wait, Waiting
 from tracker.cli.live.orders import KEYS, Sort
 from tracker.cli.terminal import console
+from tracker.cli.views import substream
 from tracker.client import DrainMode, DrainState, DrainStatus, TrackerError, TrackerUnavailable
 from tracker.client.texts import ago, shown
 
@@ -270,7 +271,7 @@ def _details(look: Look, chosen: str | None) -> Iterator[Text]:
         yield from [Text(f"  … and for {more:,} more")] if more > 0 else []
     if waiting.oldest is not None:
         oldest = waiting.oldest
-        named = f"{oldest.scope}/{oldest.name}" if oldest.scope else oldest.name
+        named = substream(oldest.scope, oldest.name)
         yield Text(f"  oldest: {shown(named)}, known since {_age(oldest.created)}, {oldest.in_flight:,} in flight")
     if job.silent_fronts:
         named = ", ".join(f"{shown(each.front)} ({_promised(each)})" for each in job.silent_fronts[:_MOST_FRONTS])

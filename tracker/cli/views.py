@@ -1,12 +1,11 @@
-"""Jobs, substreams and durable readers as tables."""
+"""Jobs, substreams, durable readers and events for people. It is loaded when a command runs: it needs the client."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, get_args
 
-from tracker.cli.forms import Form
-from tracker.cli.output import Column, print_line, print_pairs, print_rows
+from tracker.cli.output import Column, Form, print_json, print_line, print_pairs, print_rows
 from tracker.client import (
     DrainMode,
     DrainState,
@@ -20,9 +19,14 @@ from tracker.client import (
     TrackerClient,
     TrackerError,
 )
+from tracker.client.ledger import Entry
 from tracker.client.texts import ago, text, time_text
+from tracker.contract.events import Advanced, Drained, DrainRequested, Ended, Event, Excess, FrontIdle, Late, Stalled
+from tracker.contract.events import Body as Kind
 from tracker.contract.refusal import Refusal
-from tracker.sharded import ShardedClient
+
+if TYPE_CHECKING:
+    from tracker.sharded import ShardedClient
 
 _MOST_SCOPES: Final = 4  # the most scopes of a front's frontiers that are shown
 _DRAIN_STYLES: Final = {
@@ -145,11 +149,10 @@ def _print_pairs(status: JobStatus, oldest: SubstreamStatus | None) -> None:
     )
 
 
-def _oldest(substream: SubstreamStatus | None) -> str | None:
-    if substream is None:
+def _oldest(one: SubstreamStatus | None) -> str | None:
+    if one is None:
         return None
-    named = f"{substream.scope}/{substream.name}" if substream.scope else substream.name
-    return f"{named}, known since {text(substream.created)} ({ago(substream.created)})"
+    return f"{substream(one.scope, one.name)}, known since {text(one.created)} ({ago(one.created)})"
 
 
 def _expected(status: JobStatus) -> str:
@@ -254,3 +257,78 @@ def _state_subscriptions(subscription: SubscriptionStatus) -> str:
     if subscription.expired is None:
         return "active"
     return f"expired {text(subscription.expired)}: {subscription.expired_because}"
+
+
+#: The names of all kinds of events.
+KINDS: Final = tuple(sorted(kind.__name__ for kind in get_args(Kind)))
+
+
+#: The styles of kinds that need attention, and of those for which people wait.
+_STYLES: Final = {Ended: "green", Late: "yellow", Stalled: "red", Excess: "red"}
+
+
+def print_event(event: Event, form: Form) -> None:
+    """Print an event on one line, at once."""
+    if form is Form.JSON:
+        print_json(event)
+    else:
+        print_line(line(event, wide=form is Form.WIDE), flush=True, style=_STYLES.get(type(event.kind), ""))
+
+
+def line(event: Event, wide: bool = False) -> str:
+    """Format an event as a line for people.
+
+    >>> line(Event(7, 1_357_084_800_000_000_000, "d1", Advanced("raw", 24)))
+    '     7  2013-01-02 00:00:00.000  Advanced          raw  up to 24'
+    """
+    deployment = f"{event.deployment}  " if wide else ""
+    return f"{event.seq:>6}  {text(event.at)}  {deployment}{type(event.kind).__name__:<16}  {_details(event)}"
+
+
+def _details(event: Event) -> str:
+    match event.kind:
+        case Ended() | Late() | Excess() as body:
+            return f"{body.segment}  {substream(body.scope, body.name)}  {body.account}"
+        case Stalled() as body:
+            return f"{text(body.segments)}  {substream(body.scope, body.name)}  {body.account}"
+        case FrontIdle(front, idle):
+            return f"{front} {'is idle and not waited for' if idle else 'is active again'}"
+        case Advanced(segment, time):
+            return f"{segment}  up to {time_text(time)}"
+        case DrainRequested(drain_id, mode) | Drained(drain_id, mode) if mode is DrainMode.HAND_OVER:
+            return f"{drain_id}, to hand over"
+        case drain:
+            return drain.drain_id
+
+
+def substream(scope: str, name: str) -> str:
+    """Return a substream's name with its scope, if that has a name."""
+    return f"{scope}/{name}" if scope else name
+
+
+def columns(by_segment: bool) -> list[Column[Entry]]:
+    """Return the columns of the ledger.
+
+    Args:
+        by_segment: whether there are lines of single segments.
+    """
+    at_segments: list[Column[Entry]] = [
+        Column("SEGMENT", lambda line: "all" if line.segment is None else line.segment),
+    ]
+    passed_on: list[Column[Entry]] = [Column("PASSED ON", lambda line: line.passed_on)]
+    return [
+        Column("JOB", lambda line: line.key.job, wide=True),
+        Column("SCOPE", lambda line: line.key.scope),
+        Column("NAME", lambda line: line.key.name),
+        Column("END TIME", lambda line: time_text(line.end_time), wide=True),
+        Column("FROM", lambda line: line.origins, wide=True),
+        *(at_segments if by_segment else []),
+        Column("SENT", lambda line: line.sent),
+        Column("RELEASED", lambda line: line.released),
+        Column("FILTERED", lambda line: line.filtered),
+        Column("LATE", lambda line: line.late),
+        Column("GIVEN UP", lambda line: line.given_up),
+        Column("QUARANTINED", lambda line: line.quarantined),
+        *(passed_on if by_segment else []),
+        Column("MISSING", lambda line: line.missing, style=lambda line: "red" if line.missing or line.wrong else ""),
+    ]
