@@ -194,7 +194,7 @@ def test_a_generator_that_was_held_up_says_so(tmp_path: Path, server: Server) ->
         senders = [
             int(child)
             for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            if "tracker.load.producers" in Path(f"/proc/{child}/cmdline").read_text()
+            if "producers" in Path(f"/proc/{child}/cmdline").read_text().split("\0")
         ]
         assert len(senders) == 2
         for number in (signal.SIGSTOP, signal.SIGCONT) * 2:  # twice: a busy machine may be late with the first

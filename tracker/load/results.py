@@ -5,6 +5,7 @@ The figures are latencies, the generator's own lateness, what the server used, a
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -12,14 +13,18 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracker.load.plan import Expected, Plan, Times, segment
+from tracker.load.scenario import Scenario
 from tracker.load.servers import Use
 from tracker.load.shared import PROBES_A_SECOND, REPEATED, TAKEN_OVER, SharedCounters
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _SHOWN: Final = 3  #: examples of each kind of fault
 
@@ -382,3 +387,62 @@ def _plain(value: Any) -> Any:
             return [_plain(one) for one in value]
         case _:
             return value
+
+
+_MEDIAN: Final = "#2f6690"
+_TAIL: Final = "#c8553d"
+_DISK: Final = "#d9912b"
+_FLOOR: Final = "#999999"
+_PALE: Final = "#e8e8e8"
+
+
+def draw(scenario: Scenario, name: str, result: Result, path: Path) -> None:
+    """Draw a run, and write the picture as a PNG."""
+    from matplotlib.figure import Figure  # only this needs it, and writes files without a display
+
+    uses = [(sample.at, sample.server) for sample in result.samples if sample.server is not None]
+    rows = 3 if uses else 2
+    figure = Figure(figsize=(11, 2.4 * rows + 0.8), layout="constrained")
+    axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    series = result.series
+    _latency(axes[0], series, series.report_p50, series.report_p99, "Reports: from due to answered")
+    _latency(axes[1], series, series.end_p50, series.end_p99, "Ends: from due to seen by the watcher")
+    if uses:
+        at = [moment for moment, _ in uses]
+        axes[2].plot(at, [use.memory / (1 << 20) for _, use in uses], color=_MEDIAN, label="memory")
+        axes[2].plot(at, [use.disk / (1 << 20) for _, use in uses], color=_DISK, label="disk")
+        axes[2].set_ylim(bottom=0)
+        _dress(axes[2], "The tracker's memory and disk", "size, MiB")
+    since, until = scenario.warm_up, scenario.warm_up + scenario.duration
+    for axis in axes:
+        axis.set_xlim(0, until)
+        axis.axvspan(0, since, color=_PALE, zorder=0)
+    axes[-1].set_xlabel("time after the start, s (grey: the warm-up, which is not counted)")
+    figure.suptitle(
+        f"{name}: {scenario.rate:g} reports/s, {scenario.producers} producers, {scenario.segments} segments, "
+        f"{scenario.open:,} substreams open, {scenario.open / scenario.lifetime:,.0f} ending every second",
+        fontsize=11,
+    )
+    figure.savefig(path, dpi=110)
+
+
+def _latency(axis: Axes, series: Series, p50: tuple[float, ...], p99: tuple[float, ...], title: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    if not all(map(math.isnan, series.floor_p99)):
+        axis.plot(series.at, series.floor_p99, color=_FLOOR, linewidth=0.9, label="p99 of a call that does nothing")
+    axis.plot(series.at, p99, color=_TAIL, linewidth=1.2, label="p99")
+    axis.plot(series.at, p50, color=_MEDIAN, linewidth=1.2, label="p50")
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    _dress(axis, title, "latency, ms")
+
+
+def _dress(axis: Axes, title: str, quantity: str) -> None:
+    axis.set_title(title, loc="left", fontsize=10, fontweight="bold")
+    axis.set_ylabel(quantity)
+    axis.grid(axis="y", color=_PALE)
+    axis.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize=9, borderpad=0)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -96,7 +96,7 @@ def _probed(directory: str, target: Target) -> Iterator[None]:
         yield
         return
     with bare_server() as bare:
-        probe = _python("tracker.load.probe", directory, bare.address)
+        probe = _process(directory, "probe", bare.address)
         try:
             yield
         finally:
@@ -115,7 +115,7 @@ class _Worker:
         self.start()
 
     def start(self) -> None:
-        self.process = _python("tracker.load.producers", str(self._directory), str(self._number), str(self.lives))
+        self.process = _process(self._directory, "producers", str(self._number), str(self.lives))
         self.lives += 1
 
     def kill(self) -> None:
@@ -149,7 +149,7 @@ class _Run:
         self._tell = tell
         self._samples: list[Sample] = []
         self._servers_killed = 0
-        self._watcher = _python("tracker.load.watcher", str(directory))
+        self._watcher = _process(directory, "watcher")
         self._workers = [_Worker(directory, number) for number in range(plan.scenario.processes)]
 
     def go(self) -> None:
@@ -276,8 +276,9 @@ class _Schedule:
         return True
 
 
-def _python(module: str, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=os.environ | {"GRPC_VERBOSITY": "NONE"})
+def _process(directory: Path | str, role: str, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tracker.load.processes", str(directory), role, *arguments]
+    return subprocess.Popen(command, env=os.environ | {"GRPC_VERBOSITY": "NONE"})
 
 
 _STEP: Final = 1.5

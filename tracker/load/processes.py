@@ -1,10 +1,6 @@
-"""A process of producers: each sends its reports at the planned moments, and continues where a killed one was.
+"""The processes that make a run's load: producers, the watcher of the job's events, and the probe of the machine.
 
-Run as `python -m tracker.load.producers DIRECTORY NUMBER LIFE`. DIRECTORY is that of the run, NUMBER is that of the
-process, and LIFE counts how often this process was started before.
-
-A producer is a thread that sends one report after the other, as every client must, since epochs come in order. A report
-that becomes due while another one is under way waits, and the wait counts: its latency begins when it was due.
+Run as `python -m tracker.load.processes DIRECTORY ROLE …`, by `run`.
 """
 
 from __future__ import annotations
@@ -17,15 +13,38 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+import grpc
 import numpy as np
 
-from tracker.client import Outcome, Producer, Report, TrackerClient, TrackerError
+from tracker.client import (
+    Ended,
+    Event,
+    Outcome,
+    Producer,
+    Reason,
+    Report,
+    TrackerClient,
+    TrackerError,
+    TrackerUnavailable,
+    Watch,
+)
 from tracker.contract.refusal import Refusal
-from tracker.load.plan import Plan, segment
-from tracker.load.shared import REPEATED, TAKEN_OVER, Order, SharedCounters, exit_with_parent
+from tracker.load.plan import Plan, graph, segment
+from tracker.load.shared import (
+    LAST_SEQ,
+    PROBES_A_SECOND,
+    REPEATED,
+    SEEN,
+    TAKEN_OVER,
+    Order,
+    SharedCounters,
+    exit_with_parent,
+)
 
 _LONGEST_SLEEP_S: Final = 0.5  # the longest time between two checks whether to stop
 _SWITCH_S: Final = 0.0005  # the longest time that a thread with a due report waits for one that prepares a report
+_MOST_FAULTS: Final = 100  #: the most faults that are recorded: more would not help
+_CALL: Final = b"." * 4096  # about the size of a report
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -33,7 +52,12 @@ class _Stopped(Exception):  # noqa: N818
 
 
 class _Line:
-    """One producer, and its position in the plan."""
+    """One producer, and its position in the plan.
+
+    A producer is a thread that sends one report after the other, as every client must, since epochs come in order. A
+    report that becomes due while another one is under way waits, and the wait counts: its latency begins when it was
+    due.
+    """
 
     def __init__(self, process: _Process, producer: int) -> None:
         self._process = process
@@ -156,10 +180,9 @@ class _Line:
 class _Process:
     """The producers of one process, and what they share."""
 
-    def __init__(self, directory: Path, number: int, life: int) -> None:
-        order = Order.read(directory)
-        self.plan = Plan(order.scenario)
-        self.shared = SharedCounters(directory, self.plan)
+    def __init__(self, order: Order, plan: Plan, shared: SharedCounters, number: int, life: int) -> None:
+        self.plan = plan
+        self.shared = shared
         self.job = order.job
         self.number = number
         self.life = life
@@ -195,13 +218,117 @@ class _Process:
         return int(self.failed)
 
 
-def main() -> int:
-    """Run the process and return the exit status."""
-    directory, number, life = sys.argv[1:]
+class _Witness:
+    """Recorder of the job's events."""
+
+    def __init__(self, plan: Plan, shared: SharedCounters) -> None:
+        self._plan = plan
+        self._shared = shared
+        self._segments = {name: number for number, name in enumerate(graph(plan.scenario))}
+        self._counters = shared.counters[-1]
+        self._faults = 0
+
+    def record(self, event: Event, at: float) -> None:
+        """Record an event.
+
+        Args:
+            at: when it came, in seconds of the monotonic clock.
+        """
+        if event.seq != self._counters[LAST_SEQ] + 1:
+            self._fault(f"event {event.seq} came after event {self._counters[LAST_SEQ]}")
+        self._counters[LAST_SEQ] = event.seq
+        match event.kind:
+            case Ended() as ended:
+                found = self._plan.find(ended.scope, ended.name)
+                if found is None:
+                    self._fault(f"a substream ended that is not in the plan: {ended}")
+                    return
+                if ended.reason is not Reason.COMPLETE:
+                    self._fault(f"a substream ended by force: {ended}")
+                place = (*found, self._segments[ended.segment])
+                if not self._shared.times[place]:
+                    self._shared.ended[place] = at
+                    self._shared.elements[place] = ended.elements
+                self._shared.times[place] += 1
+                self._counters[SEEN] += 1
+            case unexpected:
+                self._fault(f"an event that must not come: {unexpected}")
+
+    def _fault(self, text: str) -> None:
+        self._faults += 1
+        if self._faults <= _MOST_FAULTS:
+            self._shared.fault(text)
+
+
+def _close_at_stop(shared: SharedCounters, events: Watch) -> None:
+    while not shared.stopped:
+        time.sleep(0.1)
+    events.close()
+
+
+def _watch(order: Order, plan: Plan, shared: SharedCounters) -> int:
+    """Record the time of each end. The checks that need the plan's sums are in `results`."""
+    witness = _Witness(plan, shared)
+    try:
+        with (
+            TrackerClient(order.address, retry_for=order.scenario.patience) as client,
+            client.watch(order.job) as events,
+        ):
+            threading.Thread(target=_close_at_stop, args=[shared, events], daemon=True).start()
+            shared.ready[-1] = 1
+            for event in events:
+                witness.record(event, time.monotonic())
+    except (TrackerError, TrackerUnavailable) as error:
+        shared.fault(f"the watcher: {error}")
+        return 1
+    return 0
+
+
+def _probe(shared: SharedCounters, address: str) -> int:
+    """Call a server regularly that does nothing, to measure what a call costs on this machine meanwhile.
+
+    As for reports, a call's latency counts from when it was due. On a machine that others use as well, only figures
+    from the same seconds can be compared.
+    """
+    with grpc.insecure_channel(address) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/bare/Report", request_serializer=None, response_deserializer=None
+        )
+        call(_CALL)  # connects
+        while not shared.start and not shared.stopped:
+            time.sleep(0.01)
+        for number in range(len(shared.probed)):
+            due = shared.start + number / PROBES_A_SECOND
+            while (left := due - time.monotonic()) > 0:
+                time.sleep(left)
+            if shared.stopped:
+                return 0
+            call(_CALL)
+            shared.probed[number] = time.monotonic()
+    return 0
+
+
+def main(directory: Path, role: str, *arguments: str) -> int:
+    """Run the process of a role, and return the exit status.
+
+    Args:
+        role: ``producers``, with the number of the process and of its life; ``watcher``; or ``probe``, with the address
+            of the server that does nothing.
+    """
     exit_with_parent()
-    sys.setswitchinterval(_SWITCH_S)
-    return _Process(Path(directory), int(number), int(life)).run()
+    order = Order.read(directory)
+    plan = Plan(order.scenario)
+    shared = SharedCounters(directory, plan)
+    match role:
+        case "producers":
+            sys.setswitchinterval(_SWITCH_S)
+            number, life = map(int, arguments)
+            return _Process(order, plan, shared, number, life).run()
+        case "watcher":
+            return _watch(order, plan, shared)
+        case _:
+            return _probe(shared, *arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
