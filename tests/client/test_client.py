@@ -495,7 +495,7 @@ def test_an_earlier_tracker_is_not_asked_for_what_it_would_not_notice(
 ) -> None:
     """The shared tracker plays the earlier release: it lacks a feature of tomorrow."""
     client.define_job(spec(job))
-    monkeypatch.setattr(f"tracker.client.jobcalls.{feature}", "of tomorrow")
+    monkeypatch.setattr(f"tracker.client.client.{feature}", "of tomorrow")
     with pytest.raises(TrackerError, match=r"is of an earlier release, which would .*; upgrade it first") as refused:
         ask(client, job)
     assert refused.value.reason == "UNSUPPORTED"

@@ -12,7 +12,7 @@ import pytest
 from tests.client.conftest import spec
 from tests.client.processes import Server
 from tracker.client import Passed, Producer, Token, TrackerClient, TrackerError
-from tracker.client.tokens import Following
+from tracker.client.waiting import Following
 from tracker.wire.gen.tracker_pb2 import AwaitThroughResponse
 
 HOPS = {"orders": ["paid"], "paid": []}

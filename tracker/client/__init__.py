@@ -26,8 +26,7 @@ from tracker.client.errors import EpochCommittedError, TrackerError, TrackerUnav
 from tracker.client.labels import label
 from tracker.client.producer import Producer
 from tracker.client.report import Report
-from tracker.client.tokens import Passed, Token
-from tracker.client.waiting import WrongJobError, wait_for_progress
+from tracker.client.waiting import Passed, Token, WrongJobError, wait_for_progress
 from tracker.client.watch import Subscription, Watch
 from tracker.contract.commands import Expected, Finish, Frontier, JobDefined, Reported
 from tracker.contract.events import (

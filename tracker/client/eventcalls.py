@@ -12,8 +12,7 @@ import grpc
 
 from tracker.client import forking
 from tracker.client.calls import Backoff, Routing, refusal
-from tracker.client.tokens import Following, Passed, Token
-from tracker.client.waiting import LONGEST_WAIT_S, ONE_LOOK_S, end_of, passed_of, progress_of
+from tracker.client.waiting import LONGEST_WAIT_S, ONE_LOOK_S, Following, Passed, Token, end_of, passed_of, progress_of
 from tracker.client.watch import Subscription, Watch
 from tracker.contract.events import Ended, EventPage
 from tracker.contract.spec import check_texts

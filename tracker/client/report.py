@@ -16,8 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tracker.client.tokens import Token
-from tracker.client.waiting import in_thread
+from tracker.client.waiting import Token, in_thread
 from tracker.contract.commands import (
     AboutSubstream,
     Close,

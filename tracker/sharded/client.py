@@ -17,7 +17,7 @@ from tracker.client.client import TrackerClient
 from tracker.client.credentials import Credentials
 from tracker.client.errors import TrackerError
 from tracker.client.producer import Producer, ProducerRun, RunName
-from tracker.client.tokens import Passed, Token
+from tracker.client.waiting import Passed, Token
 from tracker.contract.commands import CommitPromise, Contents, Expected, JobDefined, Reported
 from tracker.contract.events import Ended
 from tracker.contract.spec import JobSpec
