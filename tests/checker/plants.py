@@ -26,7 +26,7 @@ from tracker.journal import JournalGoneError, Record, Recovery
 from tracker.journal.redis import journal as redis_journal
 from tracker.journal.redis import log as redis_log
 from tracker.journal.redis import scripts
-from tracker.journal.redis.top import Known, Relation, Top
+from tracker.journal.redis.log import Known, Relation, Top
 from tracker.server import app, owning
 from tracker.server.clock import Clock
 from tracker.server.owning import Leadership
@@ -178,7 +178,7 @@ def _blind() -> None:
     def compare(known: Known, shown: Top) -> tuple[Relation, int]:
         return (Relation.REPLACED if shown.term > known.term > 0 else Relation.CONTINUES), 0
 
-    redis_log.compare = compare  # type: ignore[attr-defined]
+    redis_log.compare = compare
 
 
 def _accepting() -> None:

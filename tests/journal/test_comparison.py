@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracker.journal.redis.top import Known, Relation, Top, compare
+from tracker.journal.redis.log import Known, Relation, Top, compare
 
 KNOWN = Known(term=3, number=30, owner="a")
 

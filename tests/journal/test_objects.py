@@ -42,8 +42,7 @@ from tracker.journal import (
     set_journal_aside,
 )
 from tracker.journal.objects import ObjectsAddress, open_objects_journal
-from tracker.journal.objects.address import try_conditions
-from tracker.journal.objects.journal import ObjectsJournal
+from tracker.journal.objects.journal import ObjectsJournal, try_conditions
 from tracker.journal.objects.lease import Lease
 from tracker.journal.objects.log import Log
 from tracker.journal.objects.snapshots import ObjectsSnapshots

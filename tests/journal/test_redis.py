@@ -35,7 +35,7 @@ from tracker.journal import (
     follow_journal,
     open_journal,
 )
-from tracker.journal.redis.snapshots import RedisSnapshots
+from tracker.journal.redis.journal import RedisSnapshots
 
 pytestmark = needs_redis
 

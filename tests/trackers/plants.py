@@ -17,8 +17,8 @@ from tracker.journal import LeftOut, Recovery, SqliteJournal
 from tracker.journal.mark import Mark, Marked, Marks
 from tracker.journal.objects.log import Log as ObjectsLog
 from tracker.journal.redis import journal as redis_journal
-from tracker.journal.redis import lease, log, scripts
-from tracker.journal.redis.top import Relation, Top
+from tracker.journal.redis import log, scripts
+from tracker.journal.redis.log import Relation, Top
 from tracker.journal.replicated import ReplicatedJournal
 from tracker.server.sequencer import Sequencer
 
@@ -62,7 +62,6 @@ def _sees_no_vanished_log(change: pytest.MonkeyPatch) -> None:
     change.setattr(scripts, "APPEND", scripts.APPEND.replace(" or redis.call('EXISTS', KEYS[1]) == 0", ""))
     shows = SimpleNamespace(read=lambda *shown: replace(Top.read(*shown), has_log=True))
     change.setattr(redis_journal, "Top", shows)
-    change.setattr(lease, "Top", shows)
 
 
 def _makes_no_top_again(change: pytest.MonkeyPatch) -> None:

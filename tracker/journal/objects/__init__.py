@@ -5,8 +5,7 @@ from __future__ import annotations
 from tracker.store import StoreError
 from tracker.store.address import SCHEMES
 
-from .address import ObjectsAddress, try_conditions, unusable
-from .journal import ObjectsJournal
+from .journal import ObjectsAddress, ObjectsJournal, try_conditions, unusable
 
 __all__ = ["SCHEMES", "ObjectsAddress", "ObjectsJournal", "open_objects_journal"]
 

@@ -9,23 +9,219 @@ the owner: a small write must have come to them. A promoted replica copies nothi
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import count
 from typing import Any, Final
 
 import redis
 
-from ..interface import Damage, Following, JournalError, LeftOut, LostTrackError, Place, Record, Recovery, unpack
+from .. import replicated
+from ..interface import (
+    Damage,
+    Following,
+    JournalError,
+    JournalFullError,
+    JournalGoneError,
+    LeftOut,
+    LostTrackError,
+    Place,
+    Record,
+    Recovery,
+    unpack,
+)
 from ..mark import Marks
-from ..replicated import Group, LogFollowing, ReplicatedJournal, left_out
-from ..snapshots import SnapshotDamagedError
+from ..replicated import BEATS, Group, LogFollowing, ReplicatedJournal, describe, is_dead, left_out, new_holder
+from ..snapshots import KEEP, SnapshotDamagedError, described, read_pieces, write_pieces
 from . import scripts
 from .address import LOST, RedisAddress, connect, is_full
-from .lease import Lease
-from .log import Log, Reading, lost, lost_while_followed
+from .log import NOTHING, Known, Log, Reading, Relation, Top, lost, lost_while_followed
 from .scripts import Keys
-from .snapshots import RedisSnapshots
-from .top import NOTHING, Known, Relation, Top
+
+
+class RedisSnapshots:
+    """The snapshots: each in pieces, with a description that makes them count, and that trims the log."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._client = connect(keys.address)
+
+    def entries(self) -> list[str]:
+        """Return the entries after which a snapshot was taken, newest first."""
+        names = self._client.hkeys(self._keys.snapshots)
+        return sorted((name.decode() for name in names), key=_order, reverse=True)
+
+    def read(self, entry: str) -> tuple[int, Any]:
+        """Return the record after which a snapshot was taken, and its state.
+
+        Raises:
+            SnapshotDamagedError: it is not what was written.
+        """
+        text = self._client.hget(self._keys.snapshots, entry)
+        if text is None:
+            raise SnapshotDamagedError("newer ones have replaced it")
+        state = read_pieces(text, lambda place: self._client.get(self._keys.piece(entry, place)))
+        return _order(entry)[1], state
+
+    def write(self, term: int, number: int, state: Any) -> int:
+        """Keep a state, remove older ones except one, trim the log, and return the state's size in bytes.
+
+        Args:
+            number: the record after which it was taken.
+            state: of plain values, which `tracker.journal.snapshots.encode` can write.
+
+        Raises:
+            JournalGoneError: another tracker has taken over.
+            JournalError: it could not be kept.
+        """
+        entry = f"{term}-{number}"
+        try:
+            self._client.sadd(self._keys.unfinished, entry)
+            written = write_pieces(state, lambda place, piece: self._client.set(self._keys.piece(entry, place), piece))
+            text = json.dumps({"number": number, **written})
+            keys = [self._keys.log, self._keys.top, self._keys.snapshots]
+            dropped = self._client.eval(scripts.KEEP, len(keys), *keys, term, entry, text, KEEP)
+            self._client.srem(self._keys.unfinished, entry)
+            self._remove(name.decode() for name in dropped)
+        except redis.RedisError as error:
+            raise self._failure(error) from error
+        return written["bytes"]
+
+    def clear(self) -> None:
+        """Remove the pieces of snapshots that were never finished."""
+        begun = self._client.smembers(self._keys.unfinished)
+        self._remove({name.decode() for name in begun} - set(self.entries()))
+        self._client.delete(self._keys.unfinished)
+
+    def set_aside(self, entry: str, where: str) -> None:
+        """Move a snapshot that cannot be used to a key, and its pieces to `where:0`, `where:1`, …"""
+        text = self._client.hget(self._keys.snapshots, entry)
+        self._client.set(where, text)
+        pieces = 0
+        with suppress(SnapshotDamagedError):
+            pieces, _ = described(text)
+        for place in count():
+            try:
+                self._client.rename(self._keys.piece(entry, place), f"{where}:{place}")
+            except redis.ResponseError:  # it is missing
+                if place >= pieces:
+                    break
+        self._client.hdel(self._keys.snapshots, entry)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _remove(self, entries: Iterable[str]) -> None:
+        for entry in entries:
+            place = 0
+            while self._client.unlink(self._keys.piece(entry, place)):
+                place += 1
+
+    def _failure(self, error: redis.RedisError) -> JournalError:
+        where = self._keys.address
+        if isinstance(error, LOST):
+            return JournalError(f"{where} has not answered while a snapshot was written: {error}")
+        if str(error).startswith("NOTLAST"):
+            return JournalGoneError(f"another tracker has taken over {where}")
+        if is_full(error):
+            return JournalFullError(f"{where} has no room for a snapshot ({error}); free some and retry")
+        return JournalError(f"{where} has refused a snapshot: {error}")
+
+
+def _order(entry: str) -> tuple[int, int]:
+    term, _, number = entry.partition("-")
+    return int(term), int(number)
+
+
+_NEW_S = 1.0  # at most, for which a newcomer leaves the lease to those who have followed the log: they look often
+
+
+class Lease(replicated.Lease):
+    """The lease: who may claim the log. It keeps others from claiming the log by mistake.
+
+    The lease decides who begins a term, and the term decides who can write: a tracker that slept through the end of its
+    lease writes nothing after another one's claim. So clocks need not agree, and the lease's length decides only how
+    soon another tracker takes over.
+    """
+
+    failures = redis.RedisError
+    another = "another journal or ?prefix=…"
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__(str(keys.address), new_holder(), keys.address.lease, lambda: time.monotonic())
+        self._keys = keys
+        self._client = connect(keys.address, answer_s=max(1.0, keys.address.lease / BEATS))
+        self._ms = int(keys.address.lease * 1000)
+        self._came = self._clock()
+        self._announced = 0.0  # the monotonic time at which this process was noted as the standby
+        self._look: tuple[Callable[[], int], Callable[[int, Top], None], int] | None = None
+
+    def try_to_acquire(self, waits: bool = False) -> bool:
+        dead = self._other if is_dead(self._other) else ""
+        announce = waits and self._clock() - self._announced > self._seconds / BEATS
+        # A log that came back older is met by who knows more first, who writes down what is lost.
+        held = self._try(dead, announce, self._clock() - self._came < min(_NEW_S, self._seconds))
+        self._other = held or ""
+        if announce:
+            self._announced = self._clock()
+        if held is not None:
+            return False
+        self._begin(self._seconds / BEATS)
+        return True
+
+    def look_at(self, acknowledged: Callable[[], int], look: Callable[[int, Top], None], term: int) -> None:
+        """Look at the end of the log with each beat from now on.
+
+        Args:
+            acknowledged: returns the newest record that this tracker has acknowledged.
+            look: called, in a thread, with what `acknowledged` returned before a beat, and the end of the log at it.
+                Raises `JournalGoneError` if that is no longer this tracker's.
+        """
+        self._look = acknowledged, look, term
+
+    def beat(self) -> None:
+        if self._look is None:
+            self._try("")
+            return
+        acknowledged, look, term = self._look
+        known = acknowledged()
+        keys = [self._keys.lease, self._keys.top, self._keys.log]
+        top = self._client.eval(scripts.RENEW, len(keys), *keys, self.holder, self._ms, term)
+        look(known, Top.read(*top))
+
+    def standby(self) -> str:
+        client = connect(self._keys.address)  # the lease's own may be in use by the thread that keeps it
+        try:
+            holder: Any = client.get(self._keys.standby)
+        finally:
+            client.close()
+        return describe(holder.decode()) if holder else ""
+
+    def hand_over(self) -> None:
+        self._let_go(to_standby=True)
+
+    def close(self) -> None:
+        self._let_go(to_standby=False)
+
+    def _let_go(self, to_standby: bool) -> None:
+        self._closed.set()
+        if self._beating is not None:
+            self._beating.join()
+        keys = [self._keys.lease, self._keys.standby, self._keys.top]
+        with suppress(redis.RedisError):
+            self._client.eval(scripts.LET_GO, len(keys), *keys, self.holder, self._ms, int(to_standby))
+        self._client.close()
+
+    def _try(self, dead: str, announce: bool = False, new: bool = False) -> str | None:
+        """Try to get the lease; return its holder if that is another one, or "" if one who follows may want it."""
+        keys = [self._keys.lease, self._keys.standby, self._keys.top, self._keys.log]
+        arguments = [self.holder, self._ms, dead, int(announce), int(new)]
+        held = self._client.eval(scripts.ACQUIRE, len(keys), *keys, *arguments)
+        return None if held is None else held.decode()
+
 
 _ANSWER_S: Final = 1.0  # seconds for which the server is asked
 _WAIT_MS: Final = 500  # for which it waits for its replicas
