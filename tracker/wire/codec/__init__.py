@@ -7,7 +7,6 @@ requests as the core's commands; clients write theirs where they make the call.
 Nothing here decides anything: whether a command is valid in the job's state is the core's decision.
 """
 
-from .events import read_ended, read_event, write_bookmark, write_ended, write_event, write_events
 from .reports import (
     Method,
     read_command,
@@ -18,7 +17,22 @@ from .reports import (
     write_report,
     write_reported,
 )
-from .values import names_of, parse, read, read_duration, write, write_job_spec, write_length, write_mode
+from .values import (
+    names_of,
+    parse,
+    read,
+    read_duration,
+    read_ended,
+    read_event,
+    write,
+    write_bookmark,
+    write_ended,
+    write_event,
+    write_events,
+    write_job_spec,
+    write_length,
+    write_mode,
+)
 
 __all__ = [
     "Method",
