@@ -10,7 +10,7 @@ import pytest
 from tracker.contract.commands import Command
 from tracker.core import Prepared
 from tracker.journal import MemoryJournal
-from tracker.server import snapshots
+from tracker.server import sequencer as sequencing
 from tracker.server.clock import Clock
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
@@ -33,7 +33,7 @@ def submitted(sequencer: Sequencer, method: Method, message: wire.DefineJobReque
 
 def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tasks get a turn after each job that is copied, and commit an epoch of every job."""
-    monkeypatch.setattr(snapshots, "_TURN_S", -1.0)
+    monkeypatch.setattr(sequencing, "_COPY_S", -1.0)
 
     async def run() -> list[tuple[int, ReplayableState]]:
         state = ReplayableState()
@@ -41,7 +41,7 @@ def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyP
         lanes = Lanes()
         measures = Measures(JobLabels(10, lambda _: True), lambda _: None)
         journal, health = MemoryJournal(), JournalHealth(lambda _: None, measures)
-        written = snapshots.Snapshots(journal, measures, 1)
+        written = sequencing.Snapshots(journal, measures, 1)
         recovered = RecoveredState(state, journal, 1)
         sequencer = Sequencer(recovered, lanes, Limits(), Clock(1), health, written, lambda *_: None)
         for job in JOBS:

@@ -26,8 +26,7 @@ from tracker.server.limits import Limits
 from tracker.server.measures import JobLabels, Measures
 from tracker.server.owning import stand_by
 from tracker.server.replayable import Followed, ReplayableState, Started, recover
-from tracker.server.sequencer import JournalHealth, Sequencer
-from tracker.server.snapshots import Snapshots
+from tracker.server.sequencer import JournalHealth, Sequencer, Snapshots
 from tracker.wire.codec import Method, read_command
 from tracker.wire.gen import tracker_pb2 as wire
 

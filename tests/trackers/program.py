@@ -24,8 +24,7 @@ from tracker.server.measures import JobLabels, Measures
 from tracker.server.notices import Notices
 from tracker.server.owning import Leadership, stand_by
 from tracker.server.replayable import Followed, ReplayableState, recover
-from tracker.server.sequencer import JournalHealth, Sequencer
-from tracker.server.snapshots import Snapshots
+from tracker.server.sequencer import JournalHealth, Sequencer, Snapshots
 from tracker.server.ticking import Ticker
 from tracker.wire.codec import Method, read_command
 

@@ -31,7 +31,6 @@ from tracker.web.listening import CannotListenError, application
 from tracker.wire.addresses import UNIX, host_and_port
 
 from . import replayable
-from .administration import Administration, HandOver
 from .admission import Admission
 from .calls import Calls
 from .clock import Clock
@@ -45,9 +44,8 @@ from .metrics import Metrics, ServingMetrics
 from .notices import Notices
 from .owning import Leadership, Readiness, own
 from .replayable import Followed, RecoveredState
-from .sequencer import JournalHealth, Sequencer
-from .service import SERVICE, Service
-from .snapshots import Snapshots
+from .sequencer import JournalHealth, Sequencer, Snapshots
+from .service import SERVICE, Administration, HandOver, Service
 from .ticking import Ticker
 from .watching import Readers
 
