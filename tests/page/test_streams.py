@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 from tracker.contract.commands import DefineJob, DeleteJob
 from tracker.contract.spec import Spec
 from tracker.core import Tracker
-from tracker.page import application, feed
+from tracker.page import application
 from tracker.page.application import Page
 from tracker.server.inventory import Surveys
 from tracker.server.lanes import Lanes
@@ -104,7 +104,7 @@ class Browser:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    monkeypatch.setattr(feed, "_STATE_S", 0.005)
+    monkeypatch.setattr(application, "_STATE_S", 0.005)
     monkeypatch.setattr(application, "_JOBS_S", 0.005)
     return lambda test: asyncio.run(asyncio.wait_for(test, 60))
 

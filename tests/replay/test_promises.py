@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.replay import naive
 from tests.replay.naive import Query, Row, Window
 from tracker.replay.history import Columns, ReplayError
-from tracker.replay.judging import Figures, Outcome
-from tracker.replay.report import Options, Replay
+from tracker.replay.report import Figures, Options, Outcome, Replay
 
 MS = 1000
 HOUR = 3_600_000_000

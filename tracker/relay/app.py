@@ -34,8 +34,7 @@ from tracker.web.listening import CannotListenError, application
 from tracker.wire.addresses import UNIX, host_and_port
 
 from .batching import Budget
-from .metrics import RelayMetrics
-from .service import SERVICE, Relay, Upstream
+from .service import SERVICE, Relay, RelayMetrics, Upstream
 
 log = logging.getLogger("tracker.relay")
 
