@@ -11,7 +11,7 @@ import pytest
 from tests.journal.redis_server import RedisServer, needs_redis, replica_of
 from tests.journal.test_redis import opened, records
 from tracker.journal import Damage, Journal, JournalError, JournalGoneError, JournalLossError, open_journal
-from tracker.journal.redis.top import NOTHING
+from tracker.journal.redis.log import NOTHING
 
 pytestmark = needs_redis
 

@@ -327,8 +327,8 @@ def _number(kind: type[Numbered], word: str, field: str) -> int:
     raise ValueError(f"{field}={word!r} is not a known value; use one of {', '.join(repr(str(each)) for each in kind)}")
 
 
-# A server writes an event for every watcher, so messages of events are filled field by field: that takes half as long as
-# making one from the parts of another.
+# A server writes an event for every watcher, so messages of events are filled field by field: that takes half as long
+# as making one from the parts of another.
 
 #: By the message's field, the kinds of which there are so few that they are written field by field of their class.
 _FEW: dict[str, tuple[type[Body], type[Message]]] = {
