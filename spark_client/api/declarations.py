@@ -18,7 +18,7 @@ from spark_client.api.readers import ChannelReader, Readable, SourceReader
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import Starter
-from spark_client.columns import TRACKER, ColumnOrName, column, hashable, names_of
+from spark_client.columns import TRACKER, ColumnOrName, column, hashable, names_of, session_zone
 from spark_client.destinations.channel import Channel, Received
 from spark_client.destinations.file_channel import FileChannel
 from spark_client.destinations.kafka_channel import KafkaChannel
@@ -44,6 +44,7 @@ from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import OnBadRows
 from spark_client.windows.declaration import Window, declare
 from spark_client.windows.durations import Duration
+from spark_client.windows.eventtime import WALL
 
 
 class Declarations:
@@ -146,6 +147,8 @@ class Declarations:
         self._graph.declare_fronts(chosen.names, segment)
         for which, silence in chosen.idle_after.items():
             self._definition.require_idle(which, silence, repr(chosen))
+        if rule.clock == WALL:
+            self._definition.check_deadline(segment, session_zone(df))
         chosen.live(self._tracking.spark)  # refuses here what it could not look for when the query starts
         reader = SourceReader(df, origin)
         return TrackedStream(self._tracking, Readable(Stream(origin), reader.native(), reader))

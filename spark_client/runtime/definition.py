@@ -17,6 +17,7 @@ from tracker.contract.refusal import Refusal
 
 _log = logging.getLogger("spark_client")
 
+_UTC: Final = ("UTC", "ETC/UTC", "GMT", "Z", "+00:00")
 _NAMED: Final = 10  #: substreams that a warning lists of those that are abandoned
 
 
@@ -73,6 +74,24 @@ class Definition:
             )
         self._check_open(front, rule, before is not None)
         self._rules[rule] = silence
+
+    def check_deadline(self, source: str, zone: str) -> None:
+        """Check that a deadline can be kept for windows over times without a zone, which are the session's clock's.
+
+        Args:
+            source: for the message.
+            zone: of the session.
+
+        Raises:
+            UsageError: the tracker's clock is another one, so that the deadline could pass hours before a window ends.
+        """
+        by_clock = self._rules["deadline"] is not None and not self._rules["deadline_by_event_time"]
+        if by_clock and zone.upper() not in _UTC:
+            raise UsageError(
+                f"source {source!r}: its windows are over timestamp_ntz, on the session's clock ({zone}), and a "
+                "deadline counts on UTC's: give it a timestamp, or Tracking(deadline_by_event_time=True), or set the session's "
+                "zone to UTC if that is the times' own"
+            )
 
     def _check_open(self, what: str, rule: str, has_it: bool) -> None:
         if self._defined is not None and not has_it:

@@ -250,6 +250,21 @@ def test_a_front_asks_for_its_rule_before_the_job_is_defined(
 
 
 @pytest.mark.thorough
+def test_a_deadline_of_a_clock_without_a_zone_is_that_of_utc(spark: SparkSession, feed: Feed, conf: Any) -> None:
+    rows = feed.stream(spark).withColumn("at", F.to_timestamp_ntz("ts"))
+
+    def declare(name: str, zone: str, **rules: Any) -> None:
+        conf("spark.sql.session.timeZone", zone)
+        tracking = Tracking(spark, "wall", "127.0.0.1:1", **rules)
+        tracking.source(rows, name, window=("at", "1 hour"), front=Frontier("1 hour"))
+
+    declare("utc", "UTC", deadline="1 hour")
+    declare("none", "America/New_York")
+    declare("events", "America/New_York", deadline="1 hour", deadline_by_event_time=True)
+    with pytest.raises(UsageError, match=r"on the session's clock .America/New_York., and a deadline"):
+        declare("clock", "America/New_York", deadline="1 hour")
+
+
 def test_a_session_that_a_deadline_has_ended_shows_it(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     hourly = starts(None, {"window": ("ts", session("10 minutes"))}, deadline="1 hour")
     feed.put(row(1, 5, "a"), row(2, 8, "a"))
