@@ -22,11 +22,16 @@ from spark_client.counting import once
 from spark_client.counting.runs import Run
 from spark_client.plan.labels import source_label
 from spark_client.storage.folder import Folder
+from spark_client.trackers.places import Place
 from spark_client.windows.fixed import Fixed
+from spark_client.windows.named import Named
+from spark_client.windows.substreams import Substream
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import START, Feed, appear, row, rows_of
+from tracker.client import TrackerError
+from tracker.contract.refusal import Refusal
 
 pytestmark = pytest.mark.spark
 
@@ -318,6 +323,48 @@ class Away:
 
     def unless_away(self, ask: Callable[[], Any]) -> None:
         return None
+
+
+class Behind(Away):
+    """A run that was away for longer than there are events, at a tracker that knows some substreams."""
+
+    place = Place((9,), ("log",))
+
+    def __init__(self, incarnation: int, known: dict[str, bool]) -> None:
+        self.incarnation, self._known, self.news = incarnation, known, self
+
+    def unless_away(self, ask: Callable[[], Any]) -> Any:
+        return ask()
+
+    def events(self, *_: Any) -> Any:
+        raise TrackingError("gone") from TrackerError("OUT_OF_RANGE", Refusal.EVENTS_EXPIRED, "gone")
+
+    def ended_of(self, substreams: set[Substream], _: str) -> dict[Substream, int | None]:
+        return {
+            each: 1 if each.name in self._known else None for each in substreams if self._known.get(each.name, True)
+        }
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "passed"),
+    [(0, [1, 3, 5]), (1, [1, 5])],  # after a drain, the tracker does not know what goes on: no row may count again
+)
+def test_what_has_ended_is_asked_for_where_its_events_are_gone(
+    spark: SparkSession, tmp_path: Path, incarnation: int, passed: list[int]
+) -> None:
+    rule = Named("kind", scope="tenant")
+
+    def tracked(*rows: tuple[int, str]) -> DataFrame:
+        frame = spark.createDataFrame(rows, "id long, kind string")
+        return frame.withColumn(TRACKER, rule.tracker(F.lit("a"), F.col("kind"), F.col("id")))
+
+    rows = [(1, "ended"), (2, "open"), (3, "forgotten")]
+    before = once.CountedOnce(Folder(tmp_path), rule, "in")
+    before.unique(tracked(*rows), cast(Run, Away()), 0)
+    run = Behind(incarnation, {"ended": True, "open": False})
+    after = once.CountedOnce(Folder(tmp_path), rule, "in")
+    found = after.unique(tracked(*rows, (5, "open")), cast(Run, run), 1)
+    assert sorted(each["id"] for each in found.collect()) == passed
 
 
 def test_identities_move_to_windows_of_another_length(spark: SparkSession, tmp_path: Path) -> None:
