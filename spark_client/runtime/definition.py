@@ -89,8 +89,8 @@ class Definition:
         if by_clock and zone.upper() not in _UTC:
             raise UsageError(
                 f"source {source!r}: its windows are over timestamp_ntz, on the session's clock ({zone}), and a "
-                "deadline counts on UTC's: give it a timestamp, or Tracking(deadline_by_event_time=True), or set the session's "
-                "zone to UTC if that is the times' own"
+                "deadline counts on UTC's: give it a timestamp, or Tracking(deadline_by_event_time=True), or set the "
+                "session's zone to UTC if that is the times' own"
             )
 
     def _check_open(self, what: str, rule: str, has_it: bool) -> None:
