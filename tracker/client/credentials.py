@@ -114,7 +114,7 @@ class Credentials:
 
     def stamp(self) -> tuple[tuple[int, int] | None, ...]:
         """Return what changes when one of the certificates' files does."""
-        return tuple(_stamp(name) if name else None for name in (self.ca, self.cert, self.key))
+        return tuple(file_stamp(name) if name else None for name in (self.ca, self.cert, self.key))
 
 
 class Bearer:
@@ -138,7 +138,7 @@ class Bearer:
         if file is None:
             token = os.environ.get(variable, "") if variable else ""
             return self._of(token, f"the variable {variable}") if token else ()
-        stamp = _stamp(file)
+        stamp = file_stamp(file)
         with self._lock:
             if stamp is None or stamp != self._stamp:
                 text = _read(file, "token").decode(errors="replace")
@@ -164,7 +164,8 @@ def _read(file: str, what: str) -> bytes:
         raise CredentialsError(f"the {what} file {file} cannot be read: {failed.strerror}") from failed
 
 
-def _stamp(file: str) -> tuple[int, int] | None:
+def file_stamp(file: str | Path) -> tuple[int, int] | None:
+    """Return what differs when a file was replaced; None: it is not there."""
     try:
         found = os.stat(file)
     except OSError:

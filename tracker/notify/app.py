@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from tracker.client import TrackerClient
+from tracker.client.credentials import file_stamp
 from tracker.web.listening import application, listening
 
 from .delivery import Delivery
@@ -79,7 +80,7 @@ class Supervisor:
         self._file = file
         self._client = client
         self._metrics = metrics
-        self._seen = _stamp(file)
+        self._seen = file_stamp(file)
         self._rules = {rule.name: rule for rule in read_rules(file)}
         self._running: dict[str, Delivery] = {}
         self.wrong = ""  #: why the file, as it is now, cannot be used: the rules before it are at work
@@ -106,7 +107,7 @@ class Supervisor:
         """
         for delivery in list(self._running.values()):
             delivery.acknowledge_passed()
-        stamp = _stamp(self._file)
+        stamp = file_stamp(self._file)
         if stamp == self._seen and not force:
             return
         self._seen = stamp
@@ -151,15 +152,6 @@ class Supervisor:
             del self._running[each.rule.name]
             self._failures.pop(each.rule.name, None)
             self._metrics.forget(each.rule.name)
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    """Return what differs when a file was replaced; None: it is not there."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino
 
 
 _LOOK_S = 1.0  #: seconds between two looks at the file of rules
