@@ -110,7 +110,6 @@ def load(
 def run(arguments: _Asked) -> int:
     """Run `tracker load` and return the exit status."""
     with needs("load", "load"):
-        # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.load.scenario import ScenarioError
         from tracker.load.servers import FailedError
 

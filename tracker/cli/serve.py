@@ -174,7 +174,6 @@ def serve(
     """
     need_server_python("serve")
     with needs("serve", "server"):
-        # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.journal import JournalError
         from tracker.security.guard import Security
         from tracker.server.app import CannotListenError, Options
@@ -226,7 +225,6 @@ def dev(
     """
     need_server_python("dev")
     with needs("dev", "server"):
-        # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.dev import dev as run_dev
         from tracker.web.listening import CannotListenError
     with ending_at(CannotListenError):
@@ -329,7 +327,6 @@ def relay(
     """
     server = given(context, "server", server)
     with needs("relay", "server"):
-        # Imported here, since the other commands do not need these modules, and their requirements may be missing.
         from tracker.client.credentials import TOKEN_VARIABLE, Credentials, CredentialsError
         from tracker.client.relay import sockets
         from tracker.relay.app import Options

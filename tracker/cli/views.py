@@ -207,17 +207,20 @@ SUBSTREAMS: Final[Sequence[Column[SubstreamStatus]]] = [
 
 def waits_for(substream: SubstreamStatus) -> list[str]:
     """Return what a substream waits for: fronts that have not closed it, elements, and commits that producers owe."""
-    uneven = [each.segment for each in substream.segments if not each.ended and not is_even(each)]
     return [
         *substream.waiting_for,
-        *(f"elements on {segment}" for segment in uneven),
+        *(f"elements on {segment}" for segment in uneven(substream)),
         *(f"a commit of {producer}" for producer in substream.held_by),
     ]
 
 
-def is_even(segment: SegmentStatus) -> bool:
-    """Return whether all that was sent on a segment, or is expected there, was received."""
-    return segment.sent == segment.received and not segment.xor and not segment.missing
+def uneven(substream: SubstreamStatus) -> list[str]:
+    """Return the segments on which a substream has not ended, and not all that was sent or is expected was received."""
+    return [
+        each.segment
+        for each in substream.segments
+        if not each.ended and (each.sent != each.received or each.xor or each.missing)
+    ]
 
 
 def _names(names: Iterable[str]) -> list[str]:

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tracker.cli.live.orders import KEYS, Sort
-from tracker.cli.views import is_even, read_statuses
+from tracker.cli.views import read_statuses, uneven
 from tracker.client import DrainStatus, FrontStatus, JobStatus, SubstreamStatus, TrackerClient
 from tracker.client.errors import TrackerError
 from tracker.contract.refusal import Refusal
@@ -224,7 +224,7 @@ def waits_of(substream: SubstreamStatus, ordered: bool) -> list[tuple[Kind, str]
         ordered: whether ends of its job wait for those of earlier end times.
     """
     waits = [(Kind.FRONT, front) for front in substream.waiting_for]
-    waits += [(Kind.ELEMENTS, each.segment) for each in substream.segments if not each.ended and not is_even(each)]
+    waits += [(Kind.ELEMENTS, segment) for segment in uneven(substream)]
     waits += [(Kind.COMMIT, producer) for producer in substream.held_by]
     return waits or [(Kind.ORDER if ordered else Kind.OTHER, "")]
 
