@@ -70,7 +70,7 @@ class Identities:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The same as a caller gives it with a commit: the substream by its name.
+    """An `Expect` as a caller gives it with a commit: it names its substream.
 
     >>> Expected("control", "raw", "JFK", "2013-01-01", 20, end_time=24).elements
     20

@@ -1,4 +1,4 @@
-"""`python -m tracker.dev`: the same as `tracker dev`, without options."""
+"""Entry point of `python -m tracker.dev`, which runs `tracker dev` without options."""
 
 from tracker.dev import dev
 
