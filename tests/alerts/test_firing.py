@@ -91,7 +91,7 @@ def test_a_drain_that_is_overdue(scene: Scene) -> None:
 def test_substreams_that_make_no_progress(scene: Scene) -> None:
     define(scene.stub, stall_after=Duration(seconds=1))
     scene.stub.Report(ends(0, received=[0]))
-    alert = scene.observer.fires("TrackerStalled", instance=scene.metrics, job_name="job")
+    alert = scene.observer.fires("TrackerStalled", job_name="job")
     assert alert["annotations"]["summary"] == "Substreams of job job make no progress."
     scene.stub.Report(report(1, names=["w0"], end_times=[0], sent=[0]))
     scene.observer.clears("TrackerStalled")
@@ -102,7 +102,7 @@ def test_ends_that_one_substream_holds_back(scene: Scene) -> None:
     define(scene.stub, ordering=wire.ORDERING_GLOBAL)
     scene.stub.Report(report(0, received=[0]))
     scene.stub.Report(ends(1))
-    scene.observer.fires("TrackerEndsHeldBack", instance=scene.metrics, job_name="job")
+    scene.observer.fires("TrackerEndsHeldBack", job_name="job")
     scene.stub.Abandon(wire.AbandonRequest(job="job", scope="tenant", name="w0"))
     scene.observer.clears("TrackerEndsHeldBack")
 
@@ -118,7 +118,7 @@ def test_elements_that_are_late(scene: Scene) -> None:
         return any(alert["state"] == "firing" for alert in scene.observer.alerts("TrackerLateFlood"))
 
     until(floods)
-    scene.observer.fires("TrackerLateFlood", instance=scene.metrics, job_name="job")
+    scene.observer.fires("TrackerLateFlood", job_name="job")
     scene.observer.clears("TrackerLateFlood")
 
 
@@ -126,7 +126,7 @@ def test_elements_that_are_late(scene: Scene) -> None:
 def test_a_front_that_is_silent(scene: Scene) -> None:
     define(scene.stub, fronts=["f", "silent"])
     scene.stub.Report(ends(0))
-    scene.observer.fires("TrackerSilentFront", instance=scene.metrics, job_name="job", front="silent")
+    scene.observer.fires("TrackerSilentFront", job_name="job", front="silent")
     scene.stub.FinishFront(wire.FinishFrontRequest(job="job", front="silent"))
     scene.observer.clears("TrackerSilentFront")
 
@@ -140,7 +140,7 @@ def test_a_reader_that_does_not_read(scene: Scene) -> None:
         watch = TrackerStub(channel).Watch(wire.WatchRequest(job="job"))
         watch.initial_metadata()
         scene.stub.Report(many_ends(count))
-        scene.observer.fires("TrackerWatchBehind", instance=scene.metrics, job_name="job")
+        scene.observer.fires("TrackerWatchBehind", job_name="job")
         for _ in range(2 * count):
             next(watch)
         scene.observer.clears("TrackerWatchBehind")

@@ -49,6 +49,36 @@ def test_the_rule_in_the_docs_fires_for_a_backup_that_is_old(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_an_alert_about_a_job_goes_on_when_another_tracker_leads(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    shutil.copy(RULES, tmp_path / "rules.yml")
+    stuck = {
+        "TrackerStalled": ("tracker_stalled_substreams", "", "1"),
+        "TrackerEndsHeldBack": ("tracker_waiting_substreams", ',waiting_for="order"', "1"),
+        "TrackerSilentFront": ("tracker_front_promise_age_seconds", ',front="eu"', "1000"),
+        "TrackerWatchBehind": ("tracker_watch_behind_seconds", "", "1000"),
+    }
+    series = []
+    for leads, values in (("a", "{0}x3 stale"), ("b", "_x3 {0}x20")):
+        for metric, labels, value in [*stuck.values(), ("tracker_open_substreams", "", "1")]:
+            name = f'{metric}{{instance="{leads}",job="tracker",job_name="shop"{labels}}}'
+            series.append({"series": name, "values": values.format(value)})
+    look = {
+        "expr": 'count by (alertname) (ALERTS{alertstate="firing", job_name="shop"})',
+        "eval_time": "6m",  # `for` is 5 minutes, and the leader changed after 4
+        "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in stuck],
+    }
+    cases = {
+        "rule_files": ["rules.yml"],
+        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": [look]}],
+    }
+    (tmp_path / "cases.yml").write_text(yaml.safe_dump(cases))
+    done = subprocess.run([promtool, "test", "rules", "cases.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_what_compose_scrapes_is_what_it_starts() -> None:
     example, composed = (
         yaml.safe_load((RULES.parent / name).read_text()) for name in ("prometheus.yml", "compose.yml")
