@@ -45,7 +45,8 @@ def declare(
         keys, aggs, columns, revisions, completeness, on_overflow, early: the user's own arguments of
             `Tracking.release`.
     """
-    if bool(aggs) == bool(columns) or isinstance(columns, str) or not isinstance(aggs, Mapping | None):
+    # A Column is neither true nor false, so the types come first.
+    if isinstance(columns, str | Column) or not isinstance(aggs, Mapping | None) or bool(aggs) == bool(columns):
         raise UsageError(
             "release needs aggs={'name': F.count('*'), …} to aggregate rows, or columns=['name', …] to keep them, and "
             "not both"

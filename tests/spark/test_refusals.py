@@ -340,6 +340,10 @@ def test_a_release_of_another_shape_is_refused_with_the_right_one(
     stream = tracking.source(feed.stream(spark), "in", **WINDOW)
     with pytest.raises(UsageError, match=r"aggs=\{'name'"):
         tracking.release(stream, aggs=[F.count])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"aggs=\{'name'"):
+        tracking.release(stream, aggs=F.count("*"))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"columns=\['name'"):
+        tracking.release(stream, columns=F.col("kind"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("graph", [{"segments": ["in"]}, {"segments": {"in": "out"}}, {"fronts": "in"}])
