@@ -75,9 +75,9 @@ class Watch(Iterator[Event], AbstractContextManager["Watch"]):
         Raises:
             StopIteration: the watch was closed.
             TrackerError: ``EVENTS_EXPIRED`` (retention has dropped an event of the requested range; the message gives
-                the number from which none is missing), ``LOG_CHANGED`` (the job was deleted, or its journal lost its
-                tail: what the caller knows of the job is no longer valid), ``UNKNOWN_JOB``. After this error it is
-                closed.
+                the number from which none is missing), ``LOG_CHANGED`` (the job was deleted, its journal lost its
+                tail, or a backup was restored: what the caller knows of the job is no longer valid), ``UNKNOWN_JOB``.
+                After this error it is closed.
             TrackerUnavailable: the tracker could not be reached for the client's `retry_for`. The caller may continue:
                 the next call tries again.
         """

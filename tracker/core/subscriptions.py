@@ -124,8 +124,8 @@ class Subscriptions:
         if log_id and log_id != self._log.log_id:
             raise Refused(
                 Refusal.LOG_CHANGED,
-                f"the job's log is {self._log.log_id!r}, not {log_id!r}: the job was deleted, or its journal lost "
-                "its tail; start again from seq 0",
+                f"the job's log is {self._log.log_id!r}, not {log_id!r}: the job was deleted, its journal has "
+                "lost its tail, or a backup was restored; start again from seq 0",
             )
 
     def acknowledge(self, command: Ack, now: int) -> Acknowledged:
