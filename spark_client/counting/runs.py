@@ -56,6 +56,9 @@ _LONGEST_PAUSE = 1.0
 class Run:
     """A run that is open at the tracker.
 
+    Calls of one attempt raise a `TrackerUnavailable` where no answer came, and are to be called again; and a
+    `TrackerError` where the tracker refuses, after which the run has failed, with that as `failure`.
+
     Args:
         client: of the job; it repeats a call that gets no answer for as long as its `retry_for`.
         resume_epoch: the first batch that Spark has not committed.
@@ -236,12 +239,7 @@ class Run:
         return True
 
     def settle(self) -> None:
-        """Have what Spark has committed take effect, as far as nothing before it is kept. One attempt.
-
-        Raises:
-            TrackerError: the tracker refuses; the run has failed then.
-            TrackerUnavailable: no answer; to be called again.
-        """
+        """Have what Spark has committed take effect, as far as nothing before it is kept. One attempt."""
         with self._lock:
             if self.last_epoch is not None:
                 self._commit(self.last_epoch)
@@ -251,10 +249,6 @@ class Run:
 
         Returns:
             True once the tracker has all that was committed.
-
-        Raises:
-            TrackerError: it refuses; the run has failed then.
-            TrackerUnavailable: no answer; to be called again.
         """
         with self._lock:
             self.settle()
@@ -279,12 +273,8 @@ class Run:
             return not self.away
 
     def drains(self) -> DrainMode | None:
-        """Return how the deployment is drained, or was, at each tracker that has the job; None: it is not. One attempt.
-
-        Raises:
-            TrackerError: the tracker does not know the job, or refuses the caller.
-            TrackerUnavailable: the tracker does not answer.
-        """
+        """Return how the deployment is drained, or was, at each tracker that has the job; None: it is not. One attempt,
+        after whose refusal the run goes on."""
         drain = self.news.impatient.get_drain(self.job)
         return drain.mode if drain.state in DRAINS and drain.deployment == self.deployment else None
 
@@ -314,12 +304,7 @@ class Run:
             self._staged.add(epoch)
 
     def committed(self, epoch: int, promises: Sequence[Frontier | Finish] = ()) -> None:
-        """Have a batch take effect, since Spark has committed it. One attempt.
-
-        Raises:
-            TrackerError: it refuses; the run has failed then.
-            TrackerUnavailable: no answer; to be called again.
-        """
+        """Have a batch take effect, since Spark has committed it. One attempt."""
         with self._lock:
             if self._closed:
                 return
@@ -366,8 +351,8 @@ class Run:
         """Make promises that no batch carries.
 
         Raises:
-            TrackerError: a later epoch is staged, and more.
-            TrackerUnavailable: no answer in time.
+            TrackerError: the tracker refuses them, such as while a later epoch is staged.
+            TrackerUnavailable: no answer came in time, or the tracker has not been told all batches.
         """
         if self.away:
             raise TrackerUnavailable(f"the tracker is away, or has not been told all batches of query {self.query} yet")
