@@ -720,7 +720,7 @@ def test_windows_of_rows_that_come_through_a_channel_do_not_change(taken: tuple[
     channel = tracking.channel("clean", str(it.path / "other"))
     rows.writeStream.channel(channel)
     daily = tracking.release(tracking.receive(channel), ["kind"], aggs=first())
-    with pytest.raises(UsageError, match="the rows come through a channel, whose sender has cut them into the old"):
+    with pytest.raises(UsageError, match="The rows come through a channel, whose sender has cut them into the old"):
         snapshot.restore(daily, it.path / "cp9", mapping=lambda state: state)
 
 
