@@ -81,6 +81,7 @@ def resumed_query(
     Raises:
         UsageError: the query is not what has written its checkpoint; or something cannot be written.
     """
+    declared.check_outputs(plan)  # first: it explains why a state is not where it is looked for
     forget_wake_ups(plan.checkpoint)
     placed_again = declared.placed_as_noted(plan)
     query = batch_query(placed_again, spark, client, largest)

@@ -44,6 +44,7 @@ def check_plan(plan: QueryPlan, kept: Mapping[str, int], interrupted: int | None
         kept: how many substreams its state holds, by the name of each release.
         interrupted: a batch that has published something and is not committed: it is to be run again as it was.
     """
+    check_outputs(plan)
     checkpoint = plan.checkpoint
     own = kept_at(checkpoint, "")
     before = own.read(NOTE)
@@ -56,8 +57,6 @@ def check_plan(plan: QueryPlan, kept: Mapping[str, int], interrupted: int | None
         left = {name: substreams_kept(kept_at(checkpoint, name), epoch) for name in gone}
         check_releases(checkpoint, known, kept, left)
         now_described[_RELEASES] = sorted(kept)
-    else:
-        check_alone(checkpoint, before)
     shapes = {each.name: each.release.described() for each in plan.releases if each.release is not None}
     noted = {"": (now_described, max(kept.values(), default=0))}
     for name, shape in shapes.items():
@@ -171,17 +170,18 @@ def releases_of(known: Mapping[str, Any] | None) -> list[str] | None:
     return None if known is None else list(known.get(_RELEASES, []))
 
 
-def check_alone(checkpoint: Folder, known: Mapping[str, Any] | None) -> None:
-    """Refuse to go on with one output where there were several.
-
-    Args:
-        known: the note of the query.
-    """
-    if names := releases_of(known):
-        raise UsageError(
-            f"the checkpoint {checkpoint} is of a query that writes {', '.join(names)} together: start it with "
-            "tracking.write_together(…), or give this query a checkpoint of its own"
-        )
+def check_outputs(plan: QueryPlan) -> None:
+    """Refuse one output where there were several, and several where there was one: their states are elsewhere."""
+    known = releases_of(kept_at(plan.checkpoint, "").read(NOTE))
+    check_faults(
+        f"the checkpoint {plan.checkpoint} is of a query that writes",
+        (
+            known and not plan.name,
+            f"{', '.join(known or ())} together: start it with tracking.write_together(…), or give this query a "
+            "checkpoint of its own",
+        ),
+        (known == [] and plan.name, "one output: give write_together(…) a checkpoint of its own"),
+    )
 
 
 def check_releases(
@@ -200,7 +200,6 @@ def check_releases(
     new, still_open = sorted(kept.keys() - set(known)), max(kept.values())
     check_faults(
         f"the query has changed since its checkpoint {checkpoint} was written:",
-        (not known, "it wrote one output: give write_together(…) a checkpoint of its own"),
         (
             abandoned,
             f"the release {', '.join(abandoned)}, which would be abandoned, and is not written any more. Start it with "
