@@ -20,7 +20,7 @@ from spark_client.destinations.destination import Destination, Written
 from spark_client.destinations.formats import FORMATS, TABLES
 from spark_client.destinations.routes import ChannelDestination, check_results
 from spark_client.destinations.sink import BatchFunction, FunctionDestination, Sink, SinkDestination, check_writes
-from spark_client.errors import UsageError, check_choice, check_kind, check_some, refused
+from spark_client.errors import UsageError, check_choice, check_faults, check_kind, refused
 from spark_client.plan.releases import ReleasePlan
 from spark_client.release.declaring import results_schema
 from spark_client.spark_internals.stores import folder_of
@@ -212,11 +212,14 @@ class TrackedWriter(QueryOptions):
         ...     [(clean, "error is null"), (retry, "attempts < 5"), (given_up, None)]
         ... )
         """
-        if self.release is not None:
-            raise UsageError(
-                "route distributes the rows of a tracked stream; results of a release go to one place: .channel(…)"
-            )
-        check_some("route", routes, "(channel, condition)")
+        check_faults(
+            "route",
+            (
+                self.release is not None,
+                "distributes the rows of a tracked stream; results of a release go to one place: .channel(…)",
+            ),
+            (not routes, "needs at least one (channel, condition)"),
+        )
         given: list[tuple[Channel, Column | None]] = []
         columns = ", ".join(self.rows.df.columns)
         for channel, condition in routes:

@@ -79,8 +79,7 @@ class Definition:
         """Check that a deadline can be kept for windows over times without a zone, which are the session's clock's.
 
         Args:
-            source: for the message.
-            zone: of the session.
+            zone: the session's time zone, by which such times are meant.
 
         Raises:
             UsageError: the tracker's clock is another one, so that the deadline could pass hours before a window ends.
