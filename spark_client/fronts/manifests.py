@@ -265,7 +265,7 @@ def _entries(place: str) -> Iterable[Mapping[str, Any]]:
     if suffix == ".parquet":
         entries: list[Mapping[str, Any]] = pq.ParquetFile(place).read().to_pylist()
         return entries
-    with open(place, encoding="utf-8", newline="") as file:
+    with open(place, encoding="utf-8-sig", newline="") as file:  # some programs write a mark of the order of bytes
         if suffix == ".csv":
             return list(csv.DictReader(file))
         text = file.read()

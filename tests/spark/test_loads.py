@@ -383,6 +383,8 @@ def test_a_number_in_a_path_is_the_one_that_spark_reads(tmp_path: Path) -> None:
     [
         ("m.jsonl", '{"s": "a", "d": "1", "n": 3}\n{"s": "a", "d": "1", "n": 2}\n{"s": "b", "d": "2", "n": 0}\n'),
         ("m.csv", "s,d,n\na,1,3\na,1,2\nb,2,0\n"),
+        ("m.csv", "\ufeffs,d,n\r\na,1,3\r\na,1,2\r\nb,2,0\r\n"),
+        ("m.json", '\ufeff[{"s": "a", "d": "1", "n": 3}, {"s": "a", "d": "1", "n": 2}, {"s": "b", "d": "2", "n": 0}]'),
         ("m.parquet", pa.table({"s": ["a", "a", "b"], "d": [1, 1, 2], "n": [3, 2, 0]})),
     ],
 )
