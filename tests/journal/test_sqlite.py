@@ -272,6 +272,31 @@ def test_a_cut_write_ahead_log_loses_only_the_cut_accepted_once(path: Path, kept
     journal.close()
 
 
+@pytest.mark.parametrize("head", [(0, bytes(100)), (100, b"\xff" * 60)], ids=["no database", "malformed"])
+def test_a_refused_start_leaves_a_damaged_file_and_its_log_for_a_repair(path: Path, head: tuple[int, bytes]) -> None:
+    journal, _, _ = opened(path)
+    journal.append(records(5))
+    left = path.parent / "left"
+    left.mkdir()
+    for file in path.parent.glob("tracker.db*"):
+        shutil.copy(file, left)
+    journal.close()
+    files = [left / "tracker.db", left / "tracker.db-wal"]
+    whole = [file.read_bytes() for file in files]
+    for file, (start, zeros) in zip(files, [head, (32, bytes(24))], strict=True):  # the log's first frame, and so all
+        with file.open("r+b") as spoilt:
+            spoilt.seek(start)
+            spoilt.write(zeros)
+    damaged = [file.read_bytes() for file in files]
+    assert "5 acknowledged records" in refused(files[0])
+    assert [file.read_bytes() for file in files] == damaged
+    for file, content in zip(files, whole, strict=True):
+        file.write_bytes(content)
+    journal, _, found = opened(files[0])
+    assert found == records(5)
+    journal.close()
+
+
 def test_a_rebuild_that_fails_leaves_the_cut_write_ahead_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, _, _ = opened(path)
     for record in records(3):

@@ -118,6 +118,7 @@ def standby_of_file(path: str | os.PathLike[str]) -> str:
 
 APPLICATION = 0x54524B31  # "TRK" and the version of the file's format, "1": in the head of the file
 _PAGE = 16384  # bytes of a page of the file
+_UNREADABLE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SMALLEST = 512  # bytes: SQLite's smallest page
 _CHECKPOINT = 64 << 20  # bytes: when the write-ahead log is so large, SQLite moves it into the file
 _TRIM = 4  # the most old rows that are removed with each group
@@ -323,11 +324,14 @@ class SqliteJournal(Journal):
                 sync(self._path.parent)
             return connection, None
         except sqlite3.Error as error:
-            connection.close()
             code = getattr(error, "sqlite_errorcode", None)
+            if code in _UNREADABLE:
+                self._close_unchanged(connection)
+            else:
+                connection.close()
             if code == sqlite3.SQLITE_NOTADB and not acknowledged:
                 raise JournalError(f"{self._path} is not a journal; name another file") from error
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            if code in _UNREADABLE:
                 return None, f"it cannot be read: {error}"
             raise JournalError(f"the journal {self._path} cannot be opened: {error}") from error
 
