@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks import append, core, growth, latency, relay, served
+from benchmarks import append, core, growth, latency, peers, relay, served
 from benchmarks.figures import HEADER, Figure, row
 from benchmarks.journals import journal
 from tracker.cli.output import print_pairs, print_table
 from tracker.load.results import machine
 
-_PARTS: Final = ("core", "growth", "served", "latency", "append", "relay")
+_PARTS: Final = ("core", "growth", "served", "latency", "append", "relay", "peers")
 _SIZES: Final = [10_000, 1_000]
 _FEWEST: Final = 30_000  # so that each of a sender's callers has a report of the larger size
 
@@ -51,9 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure entries per second, in the core in this process and over gRPC from other processes, what "
         "opening and ending cost with few substreams open and with many, the time from a promise to the end that it "
         "brings, and what a journal takes for one record; each beside what the same costs if next to nothing is done; "
-        "and what a relay saves, beside the same without one. It starts the servers that it needs. The figures are "
-        "medians over several runs; on a machine that does other things at the same time, only the ratios say "
-        "something.",
+        "what a relay saves, beside the same without one; and others that do what an acker does: Storm's own, a script "
+        "in Redis and a dict. It starts the servers that it needs. The figures are medians over several runs; on a "
+        "machine that does other things at the same time, only the ratios tell something.",
         epilog="example: python -m benchmarks --quick --journal memory --journal sqlite",
     )
     bench.add_argument("--quick", action="store_true", help="less of everything: a minute or so")
@@ -111,6 +111,10 @@ def _figures(arguments: argparse.Namespace, directory: Path) -> Iterator[Figure]
             )
             with journal(kind, directory, f"served-{number}") as place:
                 yield from served.measure(place, plan)
+        if "peers" in parts:
+            plan = served.Plan(substreams, _SIZES[:1], 2 if quick else 5, 0.7 if quick else 3.0, arguments.senders)
+            with journal(kind, directory, f"peers-{number}") as place:
+                yield from peers.measure(sorted({1_000, 100_000, substreams})[quick:], plan.runs, plan, place)
         if "latency" in parts:
             with journal(kind, directory, f"latency-{number}") as place:
                 yield from latency.measure(place, runs=2 if quick else 5, rounds=300 if quick else 1_000)

@@ -69,10 +69,10 @@ def s3a() -> str:
 
 
 def of_peer(name: str) -> Path:
-    """Return the directory of jars that `benchmarks.exactness` needs for a peer; fetch them if they are not there.
+    """Return the directory of jars that `benchmarks` needs for a peer; fetch them if they are not there.
 
     Args:
-        name: `flink` or `streams`.
+        name: `flink`, `storm` or `streams`.
 
     Raises:
         MissingError: Maven is, or it cannot reach a registry.

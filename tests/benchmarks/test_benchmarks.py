@@ -57,6 +57,13 @@ def test_servers_with_either_journal(tmp_path: Path) -> None:
     assert len(bench(tmp_path / "figures.json", "--only", "served", *journals)) == 16
 
 
+@pytest.mark.slow
+def test_others_that_do_what_an_acker_does(tmp_path: Path) -> None:
+    figures = bench(tmp_path / "figures.json", "--only", "peers")
+    assert figures.count("served (memory), by id, 10,000 entries a report, ReportStream") == 3
+    assert figures.count("core, by id, 10,000 entries a report") == 6
+
+
 def test_scrapes_with_reports_beside_them() -> None:
     command = [sys.executable, "-m", "benchmarks.scrape", "--substreams", "5000", "--seconds", "1", "--turns", "1"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
