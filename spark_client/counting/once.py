@@ -284,7 +284,8 @@ class CountedOnce:
                 raise torn(f"the identities of rows in {self._folder} are {found}", epoch, self._checkpoint)
             version = {} if before is None else before.content
             over = {Substream(*each) for each in version.get("over", [])}
-            self._there = set(self._folder.published())
+            # A snapshot of a disk has no notes of what was published, so they are not asked for here.
+            self._there = {name[:-1] for name in self._folder.names() if name[-1] == "/" and name[0] not in "_."}
             self._parts = {}
             for name in version.get("parts", []):
                 part = _Part.of(self._folder.read(f"{name}.json"))

@@ -27,7 +27,7 @@ from spark_client.spark_internals.stores import parquet
 from spark_client.storage.directories import (
     parquet_of,
 )
-from spark_client.storage.folder import Folder
+from spark_client.storage.folder import Backlog, Folder
 from spark_client.windows.belonging import Belonging
 from spark_client.windows.substreams import TRACKER_TYPE, Substreams
 
@@ -268,27 +268,32 @@ class OutboxChannel(Channel):
     So a replay sends those that the first attempt has computed.
     """
 
+    def __init__(self, segment: str, path: Folder) -> None:
+        super().__init__(segment, path)
+        self._backlogs: dict[str, Backlog] = {}
+
     def begun(self, sender: str, epoch: int) -> bool:
         return self._outbox(sender).is_published(epoch_name(epoch))
 
     def sweep(self, sender: str) -> None:
-        self._outbox(sender).sweep()
+        self.backlog(sender).sweep()
 
     def publish_epoch(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None
     ) -> tuple[Folder, DataFrame]:
         """Publish an epoch's rows in the outbox, and return their folder and the rows that are in it."""
         target = self.publish_children(self._outbox(sender), epoch, rows, ordinal, layout)
+        self.backlog(sender).add(target.name)
         return target, self.in_files(rows.sparkSession, [target])
 
-    def before(self, sender: str, epoch: int) -> list[str]:
-        """Return the names of earlier epochs that the outbox has, in order."""
-        return [name for name in self._outbox(sender).published() if int(name) < epoch]
+    def backlog(self, sender: str) -> Backlog:
+        """Return the epochs that the outbox has."""
+        return self._backlogs.setdefault(sender, Backlog(self._outbox(sender)))
 
     def tidy(self, sender: str, epoch: int) -> None:
         """Remove from the outbox what was sent and committed: all before an epoch that is sent."""
-        for name in self.before(sender, epoch):
-            self._outbox(sender).unpublish(name)
+        for name in self.backlog(sender).before(epoch):
+            self.backlog(sender).discard(name)
 
     def _outbox(self, sender: str) -> Folder:
         return self.path / "outbox" / sender

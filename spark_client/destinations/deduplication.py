@@ -87,6 +87,7 @@ class ReceivedOnce:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._versions = Versions(folder)
+        self._there: set[str] = set()  # the parts that are published
         self._epoch: int | None = None  # the batch after which the version in hand holds
         self._complete: dict[str, list[list[int]]] = {}  # by sender: ranges of epochs, first and last
         self._incomplete: dict[SenderEpoch, Incomplete] = {}
@@ -148,6 +149,7 @@ class ReceivedOnce:
         part = _part(epoch)
         # A replay has the same records: what its first attempt wrote stands.
         self._folder.publish(part, parquet(fresh))
+        self._there.add(part)
         table = files(self._folder / part).to_table().combine_chunks()
         batch_key, labels = table[_LABEL[0]], table[_LABEL[1]]
         taken = fold_labels(*[c.combine_chunks() for c in (batch_key, batch_key, labels)]) if table.num_rows else {}
@@ -203,6 +205,7 @@ class ReceivedOnce:
             return
         before = self._versions.before(epoch)
         version = {} if before is None else before.content
+        self._there = set(self._folder.published())
         # Earlier releases published no version with a batch without records, and none of theirs is marked so.
         if epoch and (before is None or (before.epoch != epoch - 1 and version.get("each_batch"))):
             found = "missing" if before is None else f"that of batch {before.epoch}"
@@ -226,9 +229,9 @@ class ReceivedOnce:
         self._epoch = epoch
         contents = [*self._incomplete.values(), *(Incomplete(**c) for _, c in (before or {}).get("incomplete", []))]
         needed = {part for content in contents for part in content.parts} | {_part(epoch)}
-        for part in self._folder.published():
-            if part < _part(epoch) and part not in needed:
-                self._folder.unpublish(part)
+        for part in [part for part in self._there if part < _part(epoch) and part not in needed]:
+            self._folder.unpublish(part)
+            self._there.remove(part)
 
 
 def _part(epoch: int) -> str:

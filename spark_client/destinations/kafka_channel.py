@@ -179,13 +179,15 @@ class KafkaChannel(JsonChannel):
     def tidy(self, sender: str, epoch: int) -> None:
         """Remove what was sent and committed, but for the last epoch that had rows: the next one refers to it."""
         last = self._with_rows(sender, epoch)[-1:]
-        for name in self.before(sender, epoch):
+        for name in self.backlog(sender).before(epoch):
             if name not in last:
-                self._outbox(sender).unpublish(name)
+                (self._outbox(sender) / name).delete([_SENT])
+                self.backlog(sender).discard(name)
 
     def _with_rows(self, sender: str, epoch: int) -> list[str]:
         """Return the names of earlier epochs in the outbox that had rows, in order."""
-        return [name for name in self.before(sender, epoch) if (self._outbox(sender) / name).read(_SENT) is not None]
+        outbox, earlier = self._outbox(sender), self.backlog(sender).before(epoch)
+        return [name for name in earlier if (outbox / name).read(_SENT) is not None]
 
     # ---------------------------------------------------------------- receiving
 

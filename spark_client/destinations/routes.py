@@ -22,7 +22,7 @@ from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
 from spark_client.spark_internals.stores import parquet
 from spark_client.storage.directories import parquet_of
-from spark_client.storage.folder import Folder
+from spark_client.storage.folder import Backlog, Folder
 from spark_client.windows.substreams import Ability
 
 _ROUTE: Final = "_tracker_route"
@@ -163,6 +163,7 @@ class RoutedOutput:
     def __init__(self, routes: Sequence[tuple[Column, ChannelOutput]], folder: Folder) -> None:
         self._routes = routes
         self._folder = folder
+        self._backlog = Backlog(folder)
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
         epoch = batch.epoch
@@ -184,21 +185,21 @@ class RoutedOutput:
         if not self._folder.publish(epoch_name(epoch), write):
             dealt.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
         target = self._folder / epoch_name(epoch)
+        self._backlog.add(target.name)
         kept = parquet_of(rows.sparkSession, dealt.schema).parquet(str(target))
         taken = set(pc.unique(files(target).to_table(columns=[_ROUTE])[_ROUTE]).to_pylist())
         sent: dict[str, list[Group]] = {}
         for number, (_, output) in enumerate(self._routes):
             if number in taken:  # a loop would go on for ever with epochs that have no rows
                 sent.update(output.write(kept.where(F.col(_ROUTE) == number).drop(_ROUTE), batch))
-        for old in self._folder.published():
-            if old < target.name:
-                self._folder.unpublish(old)
+        for old in self._backlog.before(epoch):
+            self._backlog.discard(old)
         return sent
 
     def begun(self, query: str, epoch: int) -> bool:  # noqa: ARG002
         return self._folder.is_published(epoch_name(epoch))
 
     def sweep(self, query: str) -> None:
-        self._folder.sweep()
+        self._backlog.sweep()
         for _, output in self._routes:
             output.sweep(query)

@@ -174,7 +174,13 @@ class Folder:
             return [name[len(self._prefix) :] for name in self.store.names(self._prefix.rstrip("/"))]
 
     def files(self) -> list[str]:
-        """Return the names of the files that Spark has written into it, and below it."""
+        """Return the names of the files that Spark has written into it, and below it: of what was published by the note
+        of them, without a list."""
+        above, slash, own = self._prefix.rstrip("/").rpartition("/")
+        noted = self._noted(f"{above}{slash}{_PUBLISHED}/{own}.json") if own else None
+        return self._found() if noted is None else noted
+
+    def _found(self) -> list[str]:
         return [name for name in self.below() if name.rpartition("/")[2][0] not in "_." and "/_temporary/" not in name]
 
     def delete(self, names: Iterable[str]) -> None:
@@ -215,7 +221,7 @@ class Folder:
         decided = self.read(f"{_DECIDED}/{name}.json")
         if decided is None:
             attempt = f"{name}/{uuid.uuid4().hex}"
-            files = attempts.write(attempt, write) or (attempts / attempt).files()
+            files = attempts.write(attempt, write) or (attempts / attempt)._found()
             own = {"attempt": attempt, "files": files}
             may_appear()
             decided = self.create(f"{_DECIDED}/{name}.json", own)
@@ -233,7 +239,7 @@ class Folder:
                     f"{attempts.url(source)} is gone, which is to be published as {name}: put it back, or start the "
                     "job from the beginning, with new checkpoints and new paths"
                 ) from None
-        self.put(f"{_PUBLISHED}/{name}.json", {})
+        self.put(f"{_PUBLISHED}/{name}.json", {"files": decided["files"]})
         attempts.delete(tried)  # those that do not stand go with the next driver: see `sweep`
         return bool(own == decided)
 
@@ -247,9 +253,12 @@ class Folder:
 
     def unpublish(self, name: str) -> None:
         """Remove a folder that was published, so that readers never see half of it."""
-        self.delete([f"{_PUBLISHED}/{name}.json"])
-        self.remove(name)
-        self.delete([f"{_DECIDED}/{name}.json"])
+        note = f"{_PUBLISHED}/{name}.json"
+        files = self._noted(self._prefix + note)
+        self.delete([note])
+        if files is None:  # nobody knows what is there
+            self.remove(name)
+        self.delete([*(f"{name}/{file}" for file in files or ()), f"{_DECIDED}/{name}.json"])
 
     def sweep_after(self, name: str) -> None:
         """Remove what processes that were killed have left of a folder that is published."""
@@ -287,6 +296,13 @@ class Folder:
                 f"{what} {self}: the store writes over a file that is there though it is asked not to "
                 "(If-None-Match), so two drivers could both go on: choose another store"
             )
+
+    def _noted(self, name: str) -> list[str] | None:
+        """Return the files that a note in the store names; None: there is none, or it is older than such names."""
+        with self._asked(name):
+            content = self.store.get(name)
+        files: list[str] | None = None if content is None else json.loads(content).get("files")
+        return files
 
     @contextmanager
     def _asked(self, name: str) -> Iterator[None]:
@@ -379,6 +395,43 @@ def _encoded(content: Any) -> bytes:
     if isinstance(content, Iterator):  # whole: its pieces may come from obstore, which does not run in itself
         return b"".join(content)
     return content if isinstance(content, bytes) else json.dumps(content, separators=(",", ":")).encode()
+
+
+class Backlog:
+    """The folders of epochs that a driver publishes, and removes once later ones are there.
+
+    They are listed once, when the driver begins: of all that is there from then on, it knows.
+
+    Args:
+        folder: that has them, each under the number of its epoch, and no other driver's that goes on.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._names: set[str] | None = None
+
+    def before(self, epoch: int) -> list[str]:
+        """Return the names of earlier epochs that are there, in order."""
+        return sorted((name for name in self._known() if int(name) < epoch), key=int)
+
+    def add(self, name: str) -> None:
+        """Take in a folder that was published."""
+        self._known().add(name)
+
+    def discard(self, name: str) -> None:
+        """Remove an epoch's folder."""
+        self._folder.unpublish(name)
+        self._known().discard(name)
+
+    def sweep(self) -> None:
+        """Remove what drivers before this one have left half written, and look again at what they have published."""
+        self._folder.sweep()
+        self._names = None
+
+    def _known(self) -> set[str]:
+        if self._names is None:
+            self._names = set(self._folder.published())
+        return self._names
 
 
 def is_table_of(table: Folder, query: str) -> bool:

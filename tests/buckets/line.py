@@ -23,10 +23,12 @@ class Request(NamedTuple):
     Attributes:
         kind: the method; of a GET that lists, LIST; of a PUT that copies, COPY; of one that creates, CREATE.
         path: with what is asked.
+        own: whether this package asks, which does so by obstore; else Spark does, by Hadoop's client.
     """
 
     kind: str
     path: str
+    own: bool
 
 
 class Line:
@@ -110,10 +112,11 @@ async def _end_all() -> None:
 
 
 def _request(method: str, path: str, headers: bytes) -> Request:
+    kind = method
     if method == "GET" and "list-type=2" in path:
-        return Request("LIST", path)
-    if method == "PUT" and b"x-amz-copy-source" in headers:
-        return Request("COPY", path)
-    if method == "PUT" and b"if-none-match" in headers:
-        return Request("CREATE", path)
-    return Request(method, path)
+        kind = "LIST"
+    elif method == "PUT" and b"x-amz-copy-source" in headers:
+        kind = "COPY"
+    elif method == "PUT" and b"if-none-match" in headers:
+        kind = "CREATE"
+    return Request(kind, path, b"user-agent: object_store/" in headers)

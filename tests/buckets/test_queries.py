@@ -11,10 +11,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Marks, Tracking, UsageError
+from spark_client import DeltaTable, Marks, Tracking, UsageError
 from spark_client.api.released import Released
+from spark_client.destinations.deduplication import ReceivedOnce
+from spark_client.spark_internals.stores import folder_of
 from tests.buckets.line import Line, Request
 from tests.client.processes import Server
+from tests.kafka.test_deduplication import epoch, frame, taken
 from tests.spark.feed import Feed, row
 
 pytestmark = pytest.mark.spark
@@ -98,6 +101,47 @@ def test_a_batch_asks_its_store_rarely_and_lists_nothing(
     print(asked)
     assert all(each["LIST"] == 0 for each in asked), asked
     assert min(sum(each.values()) for each in asked) <= 40, asked
+
+
+@pytest.mark.thorough
+def test_copies_routes_and_an_outbox_are_kept_without_lists(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, store: Line, bucket: str
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", **WINDOW, identity=["row_id"], deduplicate=True)
+    table = DeltaTable(f"{bucket}/table")
+    clean, rest = tracking.lake_channel("clean", table, f"{bucket}/clean"), tracking.channel("rest", f"{bucket}/rest")
+    writer = source.writeStream.route([(clean, "kind = 'x'"), (rest, None)])
+    writer.option("checkpointLocation", f"{bucket}/cp").trigger(processingTime="200 milliseconds").start()
+    listed: list[list[Request]] = []
+    for number in range(5):
+        since = len(store.asked)
+        feed.put(*hour(number), *hour(number)[:1])
+        tracking.process_all_available()
+        listed.append([each for each in store.asked[since:] if each.own and each.kind == "LIST"])
+    tracking.stop()
+    assert listed[0], "it looks at what drivers before it have left"
+    assert not [each for later in listed[1:] for each in later]
+    assert spark.read.format("delta").load(f"{bucket}/table").count() == 10
+    opened = folder_of(spark, bucket, "the place")
+    for place in ("cp/tracker/routed", "clean/outbox"):
+        assert len({name.split("/_", 1)[0] for name in (opened / place).below()}) <= 5, "what was sent is removed"
+
+
+@pytest.mark.thorough
+def test_labels_of_a_channel_are_kept_without_lists(spark: SparkSession, store: Line, bucket: str) -> None:
+    sent = [
+        epoch("one", number, number - 1 if number else None, [3 * number + n for n in range(3)]) for number in range(4)
+    ]
+    once = ReceivedOnce(folder_of(spark, f"{bucket}/received", "the place"))
+    got: list[int] = []
+    for number, records in enumerate(sent):
+        since = len(store.asked)
+        earlier = sent[number - 1][2:] if number else []
+        got += taken(once.rows(frame(spark, [*records[:2], *earlier]), number))  # an epoch comes in two batches
+        asked = [each for each in store.asked[since:] if each.own and each.kind == "LIST"]
+        assert number == 0 or not asked, asked
+    assert sorted(got) == list(range(11))
 
 
 def _ours(request: Request) -> bool:
