@@ -34,11 +34,11 @@ class DeltaTable(LakeTable):
     """
 
     format = "delta"
-    raced = "DELTA_CONCURRENT"
+    raced = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
     note_setting = "spark.databricks.delta.commitInfo.userMetadata"
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        reader = spark.readStream.format("delta")
+        reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
         return reader.load(self._table) if "/" in self._table else reader.table(self._table)
 
     def _create(self, rows: DataFrame) -> None:

@@ -5,21 +5,29 @@ its own query and number, of which there are none at first: a replay finds them,
 valid only if nobody has added such rows since the snapshot that was looked at, so of two drivers that write one epoch
 at the same time, one of them a zombie, the catalog refuses the second.
 
+Such an overwrite is not possible where a file has rows of several queries, as ``rewrite_data_files`` makes them, and no
+stream of Iceberg's reads it. A ``MERGE`` whose condition is that query and epoch has the same guarantee, and is an
+append to all readers. It costs a join, so it is for those tables, and for channels.
+
 Source: Iceberg table specification, "Optimistic Concurrency", and its isolation level ``serializable``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.columns import named
+from spark_client.columns import TRACKER, named, quoted
 from spark_client.destinations.completeness import COMMITS, NOTE
 from spark_client.destinations.lake import WRITER, LakeTable, of_epoch
-from spark_client.errors import UsageError
+
+_RACED: Final = "another driver has committed the epoch"
+_MIXED: Final = "Cannot delete file where some, but not all, rows match filter"
+_SPREAD: Final = "_tracker_spread"
 
 
 class IcebergTable(LakeTable):
@@ -37,18 +45,21 @@ class IcebergTable(LakeTable):
     """
 
     format = "iceberg"
-    raced = "Found conflicting files"
+    raced = ("Found conflicting files", "Cannot determine history between", _RACED)
+    _is_mixed = False  # known to have a file with rows of several queries
     note_setting = f"spark.sql.iceberg.snapshot-property.{NOTE}"
 
     def rows(self, spark: SparkSession) -> DataFrame:
         spark.catalog.refreshTable(self._table)  # a session keeps a table for half a minute
         return super().rows(spark)
 
-    def stream(self, spark: SparkSession) -> DataFrame:  # noqa: ARG002
-        raise UsageError(
-            f"Iceberg table {self._table}: Iceberg's stream refuses the commits by which an epoch is taken once, so "
-            "Spark's own stateful operators cannot read it (with_watermark): take a DeltaTable, or a channel of files"
-        )
+    def stream(self, spark: SparkSession) -> DataFrame:
+        skipped = {f"streaming-skip-{kind}-snapshots": "true" for kind in ("delete", "overwrite")}
+        return spark.readStream.format("iceberg").options(**skipped).load(self._table)
+
+    def send(self, rows: DataFrame, query: str, epoch: int) -> None:
+        note = self._complete(rows.sparkSession).note(query, epoch)
+        self._commit(partial(self._insert, rows.withColumn(_SPREAD, F.col(f"{TRACKER}.label")), query, epoch, note))
 
     def _create(self, rows: DataFrame) -> None:
         if not rows.sparkSession.catalog.tableExists(self._table):
@@ -56,20 +67,53 @@ class IcebergTable(LakeTable):
             (writer.partitionedBy(*map(named, self._partition_by)) if self._partition_by else writer).create()
 
     def _append(self, rows: DataFrame, query: str, epoch: int, note: str) -> None:
-        own = (F.col(WRITER[0]) == query) & (F.col(WRITER[1]) == epoch)
+        if self._is_mixed:
+            # As rows that are there: a merge takes none whose plan would not make them again.
+            spread = rows.withColumn(_SPREAD, F.monotonically_increasing_id())
+            self._insert(spread.localCheckpoint(eager=False), query, epoch, note)
+            return
+        own = _of(query, epoch)
         snapshot = self._snapshot(rows.sparkSession)
-        if snapshot is not None and self._has(rows.sparkSession, snapshot, own):
+        if self._has(rows.sparkSession, snapshot, own):
             return
         commit = of_epoch(rows, query, epoch).writeTo(self._table).options(**self._options)
         commit = commit.option("isolation-level", "serializable")
         commit = commit.option(f"snapshot-property.{NOTE}", note)
         if snapshot is not None:
             commit = commit.option("validate-from-snapshot-id", snapshot)
-        commit.overwrite(own)
+        try:
+            commit.overwrite(own)
+        except Exception as error:
+            if _MIXED not in str(error):
+                raise
+            self._is_mixed = True
+            self._append(rows, query, epoch, note)
 
-    def _merge(self, rows: DataFrame, replaced: str, note: str) -> None:
+    def _insert(self, rows: DataFrame, query: str, epoch: int, note: str) -> None:
+        """Commit the rows of an epoch, unless there are some, as an append.
+
+        Args:
+            rows: with a column of integers, any, by which Spark distributes them.
+        """
+        if self._has(rows.sparkSession, self._snapshot(rows.sparkSession), _of(query, epoch)):
+            return
+        # One more row is there to match those that are in the table already.
+        probe = rows.sparkSession.range(1).select(F.lit(epoch).cast("bigint").alias(_SPREAD))
+        came = of_epoch(rows, query, epoch)
+        names = [quoted(name) for name in came.columns if name != _SPREAD]
+        text = query.replace("\\", "\\\\").replace("'", "\\'")
+        self._by_sql(
+            came.unionByName(probe, allowMissingColumns=True),
+            f"there.{WRITER[0]} = '{text}' AND there.{WRITER[1]} = {epoch} AND there.{WRITER[1]} = came.{_SPREAD} "
+            f"WHEN MATCHED AND raise_error('{_RACED}') IS NULL THEN DELETE "
+            f"WHEN NOT MATCHED AND came.{WRITER[0]} IS NOT NULL "
+            f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f'came.{name}' for name in names)})",
+            note,
+        )
+
+    def _by_sql(self, rows: DataFrame, clauses: str, note: str) -> None:
         rows.sparkSession.catalog.refreshTable(self._table)
-        super()._merge(rows, replaced, note)
+        super()._by_sql(rows, clauses, note)
 
     def commit_notes(self, spark: SparkSession) -> Iterable[Any]:
         spark.catalog.refreshTable(self._table)
@@ -90,6 +134,12 @@ class IcebergTable(LakeTable):
         found = spark.table(f"{self._table}.refs").where("name = 'main'").select("snapshot_id").collect()
         return str(found[0][0]) if found else None
 
-    def _has(self, spark: SparkSession, snapshot: str, own: Column) -> bool:
+    def _has(self, spark: SparkSession, snapshot: str | None, own: Column) -> bool:
+        if snapshot is None:
+            return False
         rows = spark.read.option("versionAsOf", snapshot).table(self._table)
         return not rows.where(own).limit(1).isEmpty()
+
+
+def _of(query: str, epoch: int) -> Column:
+    return (F.col(WRITER[0]) == query) & (F.col(WRITER[1]) == epoch)

@@ -42,7 +42,7 @@ class LakeTable(ABC):
     """
 
     format: ClassVar[str]
-    raced: ClassVar[str]  #: part of the message of a commit that another one was in the way of
+    raced: ClassVar[tuple[str, ...]]  #: parts of the messages of commits that another one was in the way of
     note_setting: ClassVar[str]  #: of a session: what a commit by SQL carries
     completes = True
 
@@ -73,11 +73,8 @@ class LakeTable(ABC):
 
     @abstractmethod
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Return the rows as a stream of the format's own, each once.
-
-        Raises:
-            UsageError: the format's stream does not read what is committed here.
-        """
+        """Return the rows that `send` commits as a stream of the format's own, each once. Those that others remove from
+        the table are no rows of the stream."""
 
     @classmethod
     def destination(cls, to: Written) -> Destination:
@@ -143,6 +140,10 @@ class LakeTable(ABC):
         )
         self._known = known  # and not before: another query's commit through this object would announce it
 
+    def send(self, rows: DataFrame, query: str, epoch: int) -> None:
+        """Commit the rows of an epoch as `write`, and so that `stream` gives them."""
+        self.write(rows, query, epoch)
+
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
         """Commit early results, each unless a later or a final one of its key is there."""
         replaced = "AND NOT coalesce(there.final, true) AND there.as_of < came.as_of"
@@ -155,15 +156,17 @@ class LakeTable(ABC):
         return self._known
 
     def _merge(self, rows: DataFrame, replaced: str, note: str) -> None:
+        same = " AND ".join(f"there.{quoted(name)} <=> came.{quoted(name)}" for name in self._key)
+        self._by_sql(rows, f"{same} WHEN MATCHED {replaced} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *", note)
+
+    def _by_sql(self, rows: DataFrame, clauses: str, note: str) -> None:
+        """Merge rows, which are called `came`, into the table, which is called `there`."""
         view = f"tracker_{uuid.uuid4().hex}"
         rows.createOrReplaceTempView(view)
-        same = " AND ".join(f"there.{quoted(name)} <=> came.{quoted(name)}" for name in self._key)
+        merge = f"MERGE INTO {self._in_sql()} AS there USING {view} AS came ON {clauses}"
         try:
             with with_settings(rows.sparkSession, {self.note_setting: note}):
-                rows.sparkSession.sql(
-                    f"MERGE INTO {self._in_sql()} AS there USING {view} AS came ON {same} "
-                    f"WHEN MATCHED {replaced} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-                ).collect()
+                rows.sparkSession.sql(merge).collect()
         finally:
             rows.sparkSession.catalog.dropTempView(view)
 
@@ -174,7 +177,7 @@ class LakeTable(ABC):
             try:
                 commit()
             except Exception as error:
-                if self.raced not in str(error) or number == len(_PAUSES):
+                if number == len(_PAUSES) or not any(sign in str(error) for sign in self.raced):
                     raise
             else:
                 return

@@ -2,8 +2,7 @@
 
 An epoch is one commit of the table, as a sink's is: Delta or Iceberg takes it once, whoever repeats it. A small file in
 the channel's folder announces it then, and the receiver reads the announced epochs' rows from the table, which the
-format finds by their two columns `_query` and `_epoch`. A stream of the table's own would do for Delta alone, and
-serves Spark's own stateful operators there: Iceberg's refuses the commits by which an epoch is taken once.
+format finds by their two columns `_query` and `_epoch`. Spark's own stateful operators read the table's own stream.
 
 Like Kafka's, the channel has an outbox: a replay sends the rows that the first attempt has computed.
 """
@@ -71,7 +70,7 @@ class LakeChannel(OutboxChannel):
             if not self._checked:
                 self._table.check(sent)
                 self._checked = True
-            self._table.write(sent, sender, epoch)
+            self._table.send(sent, sender, epoch)
             announced.put(note, {})
         self.tidy(sender, epoch)
         return target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import DeltaTable, Marks, Substream, Tracking, UsageError
+from spark_client import DeltaTable, Marks, Tracking, UsageError
 from spark_client.destinations.lake import LakeTable
 from tests.client.processes import Server
-from tests.lake.test_tables import COLUMNS, OF_FORMAT, expected, there, values
-from tests.spark.feed import Feed, put_hours
+from tests.lake.test_tables import COLUMNS, OF_FORMAT, compact, expected, there, values
+from tests.spark.feed import Feed, put_hours, row
 
 pytestmark = pytest.mark.spark
 
@@ -30,12 +29,12 @@ def dying(table: LakeTable) -> tuple[LakeTable, set[tuple[int, str]]]:
             steps.add(step)
             raise RuntimeError("the driver dies here")
 
-    def write(self: Any, rows: DataFrame, query: str, epoch: int, completed: Sequence[Substream] = ()) -> None:
+    def send(self: Any, rows: DataFrame, query: str, epoch: int) -> None:
         die((epoch, "before"))
-        kind.write(self, rows, query, epoch, completed)
+        kind.send(self, rows, query, epoch)
         die((epoch, "after"))
 
-    table.__class__ = type(kind.__name__, (kind,), {"write": write})
+    table.__class__ = type(kind.__name__, (kind,), {"send": send})
     return table, steps
 
 
@@ -74,19 +73,31 @@ def test_rows_pass_a_table_once_when_drivers_die_around_its_commits(
 
 
 @pytest.mark.thorough
-def test_native_state_reads_the_stream_of_a_delta_table(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+def test_native_state_reads_the_stream_of_a_table_that_others_tidy(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, table: tuple[str, str]
 ) -> None:
-    put_hours(feed, 2)
-    tracking = channelled(spark, tracker.address, job, feed, DeltaTable(str(tmp_path / "table")), tmp_path)
-    tracking.process_all_available()
-    tracking.stop()
-    tracking = Tracking(spark, f"{job}-native", tracker.address)
-    clean = tracking.lake_channel("clean", DeltaTable(str(tmp_path / "table")), tmp_path / "channel")
-    stream = clean.native(spark, None)
-    written = stream.writeStream.format("delta").option("checkpointLocation", str(tmp_path / "cp3"))
-    written.trigger(availableNow=True).start(str(tmp_path / "native")).awaitTermination()
-    assert spark.read.format("delta").load(str(tmp_path / "native")).count() == feed.batch(spark).count()
+    file_format, place = table
+    put_hours(feed, 1)
+    had = 0
+    for hour in range(2):
+        tracking = channelled(spark, tracker.address, job, feed, OF_FORMAT[file_format](place), tmp_path)
+        tracking.process_all_available()
+        tracking.stop()
+        tracking = Tracking(spark, f"{job}-native", tracker.address)
+        clean = tracking.lake_channel("clean", OF_FORMAT[file_format](place), tmp_path / "channel")
+        written = (
+            clean.native(spark, None).writeStream.format("delta").option("checkpointLocation", str(tmp_path / "cp3"))
+        )
+        written.trigger(availableNow=True).start(str(tmp_path / "native")).awaitTermination()
+        assert spark.read.format("delta").load(str(tmp_path / "native")).count() == feed.batch(spark).count() > had
+        had = feed.batch(spark).count()
+        spark.sql(f"delete from {in_sql(table)} where _epoch < 1")  # which the stream has read
+        compact(spark, table)
+        feed.put(row(900 + hour, 300))
+
+
+def in_sql(table: tuple[str, str]) -> str:
+    return f"delta.`{table[1]}`" if table[0] == "delta" else table[1]
 
 
 def test_a_table_whose_rows_are_replaced_is_no_channel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import DeltaTable, IcebergTable, Marks, Sink, Tracking, UsageError
 from tests.client.processes import Server
 from tests.spark.feed import Feed, put_hours, row
+from tests.spark.waiting import soon
 
 pytestmark = pytest.mark.spark
 
@@ -172,6 +174,79 @@ def test_of_drivers_that_write_an_epoch_at_once_one_succeeds(spark: SparkSession
             drivers = [pool.submit(sink.write, numbers(spark, 10 * epoch), "query", epoch) for sink in sinks]
             assert [driver.result() for driver in drivers] == [None] * 4
     assert values(there(spark, table).select("id")) == [(number,) for number in (0, 1, 2, 10, 11, 12)]
+
+
+@pytest.mark.thorough
+def test_a_compacted_table_takes_the_epochs_of_other_queries(spark: SparkSession, table: tuple[str, str]) -> None:
+    sinks = [OF_FORMAT[table[0]](table[1]) for _ in range(3)]
+    sinks[0].check(numbers(spark, 0))
+    for epoch in range(2):
+        for query in ("a", "c"):
+            sinks[0].write(numbers(spark, 100 * epoch), query, epoch)
+    compact(spark, table)
+    for epoch in (0, 0, 1):
+        rows = numbers(spark, 100 * epoch).withColumn("id", F.col("id") + (F.rand() * 0).cast("bigint"))
+        with ThreadPoolExecutor(3) as pool:
+            drivers = [pool.submit(sink.write, rows, "b's own", epoch) for sink in sinks]
+            assert [driver.result() for driver in drivers] == [None] * 3
+    assert values(there(spark, table).select("id")) == sorted(values(numbers(spark, 0).union(numbers(spark, 100))) * 3)
+
+
+@pytest.mark.thorough
+def test_a_table_may_be_altered_while_an_epoch_is_written(
+    spark: SparkSession, table: tuple[str, str], tmp_path: Path
+) -> None:
+    begun, altered = str(tmp_path / "begun"), str(tmp_path / "altered")
+
+    def waiting(rows: Any) -> Any:
+        Path(begun).touch()
+        while not Path(altered).exists():
+            time.sleep(0.05)
+        return rows
+
+    sink = OF_FORMAT[table[0]](table[1])
+    sink.check(numbers(spark, 0))
+    slow = numbers(spark, 0).mapInArrow(waiting, "id bigint")
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(sink.write, slow, "query", 0)
+        soon(Path(begun).exists)
+        spark.sql(f"alter table {sink._in_sql()} add columns (note string)").collect()
+        Path(altered).touch()
+        assert writing.result() is None
+    assert values(there(spark, table).select("id", "note")) == [(number, None) for number in range(3)]
+
+
+def compact(spark: SparkSession, table: tuple[str, str]) -> None:
+    """Write the files of a table anew, as one."""
+    file_format, place = table
+    if file_format == "delta":
+        spark.sql(f"optimize delta.`{place}`").collect()
+    else:
+        name, options = place.removeprefix("lake."), "map('rewrite-all', 'true')"
+        spark.sql(f"call lake.system.rewrite_data_files(table => '{name}', options => {options})").collect()
+
+
+@pytest.mark.thorough
+def test_snapshots_that_expire_while_an_epoch_is_written_fail_nothing(spark: SparkSession, job: str) -> None:
+    place = f"lake.shop.{job.replace('-', '_')}"
+    other, expired = IcebergTable(place), list[int]()
+
+    class Beside(IcebergTable):
+        def _has(self, *looked: Any) -> bool:
+            found = super()._has(*looked)
+            if not expired:
+                expired.append(1)
+                other.write(numbers(spark, 50), "other", 0)
+                past = "older_than => timestamp '2100-01-01', retain_last => 1"
+                spark.sql(f"call lake.system.expire_snapshots(table => '{place[5:]}', {past})").collect()
+            return found
+
+    sink = Beside(place)
+    sink.check(numbers(spark, 0))
+    other.write(numbers(spark, 40), "first", 0)
+    sink.write(numbers(spark, 0), "query", 0)
+    assert expired
+    assert there(spark, ("iceberg", place)).count() == 9
 
 
 def test_a_table_that_cannot_hold_the_results_is_refused_at_the_start(
