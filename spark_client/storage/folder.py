@@ -178,9 +178,10 @@ class Folder:
         of them, without a list."""
         above, slash, own = self._prefix.rstrip("/").rpartition("/")
         noted = self._noted(f"{above}{slash}{_PUBLISHED}/{own}.json") if own else None
-        return self._found() if noted is None else noted
+        return self.listed() if noted is None else noted
 
-    def _found(self) -> list[str]:
+    def listed(self) -> list[str]:
+        """Return the names of the files that are in it, and below it, by a list."""
         return [name for name in self.below() if name.rpartition("/")[2][0] not in "_." and "/_temporary/" not in name]
 
     def delete(self, names: Iterable[str]) -> None:
@@ -221,7 +222,7 @@ class Folder:
         decided = self.read(f"{_DECIDED}/{name}.json")
         if decided is None:
             attempt = f"{name}/{uuid.uuid4().hex}"
-            files = attempts.write(attempt, write) or (attempts / attempt)._found()
+            files = attempts.write(attempt, write) or (attempts / attempt).listed()
             own = {"attempt": attempt, "files": files}
             may_appear()
             decided = self.create(f"{_DECIDED}/{name}.json", own)
