@@ -847,6 +847,20 @@ def test_a_lost_tail_stops_the_tracker_and_needs_the_operators_consent(directory
     journal.close()
 
 
+def test_a_leader_whose_lost_entries_a_snapshot_covers_goes_on(directory: Place) -> None:
+    leader, _, _ = opened(directory.address().replace("lease=1", "lease=3600"))
+    leader.append(records(3))
+    leader.append(records(2, start=3))
+    leader.snapshot(5, {"after": 5})
+    directory.lose(directory.groups()[-1])
+    leader._log.look()  # type: ignore[attr-defined]
+    leader.append(records(1, start=5))
+    leader.close()
+    journal, recovery, found = opened(directory.address())
+    assert (recovery.state, found, recovery.damage) == ({"after": 5}, records(1, start=5), ())
+    journal.close()
+
+
 def test_a_leader_that_writes_into_an_emptied_store_finds_that_out(directory: Place) -> None:
     leader, _, _ = opened(directory.address().replace("lease=1", "lease=3600"))
     leader.append(records(3))

@@ -273,7 +273,7 @@ def test_a_cut_write_ahead_log_loses_only_the_cut_accepted_once(path: Path, kept
 
 
 @pytest.mark.parametrize("head", [(0, bytes(100)), (100, b"\xff" * 60)], ids=["no database", "malformed"])
-def test_a_refused_start_leaves_a_damaged_file_and_its_log_for_a_repair(path: Path, head: tuple[int, bytes]) -> None:
+def test_a_refused_start_leaves_a_damaged_file_and_its_log(path: Path, head: tuple[int, bytes]) -> None:
     journal, _, _ = opened(path)
     journal.append(records(5))
     left = path.parent / "left"

@@ -289,6 +289,7 @@ class ObjectsJournal(ReplicatedJournal):
         holder = new_holder()
         log = Log(objects, where, secrets.token_hex(8), holder)
         self._snapshots = ObjectsSnapshots(objects, where)
+        log.covered = self._snapshots.newest_position
         leased = Lease(objects, log, self._snapshots, where, holder, lease, clock)
         super().__init__(where, log, leased, Marks(marks, where), (log,), restoring)
         with self._opening():

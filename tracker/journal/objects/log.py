@@ -303,6 +303,7 @@ class Log:
         term: this tracker's: the position of its claim; 0: it has not claimed the log.
         last: the newest record that is durable.
         followed: the newest group that this tracker has read as a standby.
+        covered: returns the position up to which a snapshot has what the log has.
     """
 
     def __init__(self, objects: ConditionalStore, where: str, writer: str, holder: str) -> None:
@@ -320,6 +321,7 @@ class Log:
         self.term = 0
         self.last = 0
         self.followed = Followed()
+        self.covered: Callable[[], int] = lambda: 0
 
     # ---------------------------------------------------------------- reading
 
@@ -508,7 +510,7 @@ class Log:
         found = self.read(end + 1)
         if found is not None and not (isinstance(found, Entry) and self.is_own(found)):
             self._moved(found)
-        if not has_claim or (not has_end and found is None):
+        if not has_claim or (not has_end and found is None and self.covered() < end):
             raise self._note_loss(last)
         if self._objects.get(LOSS) is not None:
             if not self._accepts:
