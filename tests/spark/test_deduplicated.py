@@ -312,7 +312,7 @@ def test_identities_of_another_time_are_refused(
 
 def test_a_source_without_identity_is_refused(spark: SparkSession, tracker: Server, job: str, feed: Feed) -> None:
     tracking = BatchTracking(feed, spark, job, tracker.address)
-    with pytest.raises(UsageError, match="give identity="):
+    with pytest.raises(UsageError, match="needs at least one column of identity="):
         tracking.source(feed.stream(spark), "in", substream="tenant", deduplicate=True)
 
 
