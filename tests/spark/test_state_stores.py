@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -125,6 +126,39 @@ def test_what_an_epoch_acts_on_is_what_the_first_driver_wrote_down(location: str
     assert notes.create("7.json", {"up_to": 12}) == {"up_to": 12}
     assert notes.create("7.json", {"up_to": 9}) == {"up_to": 12}, "a driver that stood still comes too late"
     assert notes.names() == ["7.json"]
+
+
+def test_a_state_that_counted_no_acts_has_one_for_each_batch(tmp_path: Path) -> None:
+    """Version 0.2 wrote none, and knew of the batch before its last one which rows were late."""
+    state = PartialState(Folder(tmp_path))
+    for epoch in range(3):
+        state.load(epoch)
+        batch(state, epoch, 1)
+    newest = max(tmp_path.glob("version-*.json"))
+    written = json.loads(newest.read_text())
+    newest.write_text(json.dumps({name: each for name, each in written.items() if name not in ("acts", "settled")}))
+    state = PartialState(Folder(tmp_path))
+    state.load(3)
+    assert (state.version, state.acts, state.settled) == (2, 3, 1)
+
+
+@pytest.mark.parametrize(("batches", "found"), [(0, "missing"), (1, "that of batch 0"), (4, "that of batch 3")])
+def test_a_state_of_another_batch_is_named(tmp_path: Path, batches: int, found: str) -> None:
+    state = PartialState(Folder(tmp_path))
+    for epoch in range(batches):
+        state.load(epoch)
+        batch(state, epoch, 1)
+    state.load(2)
+    with pytest.raises(TrackingError, match=f"is {found}, and Spark goes on with batch 2"):
+        state.must_follow(2, Folder(tmp_path))
+
+
+def test_of_drained_substreams_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("spark_client.release.state._DRAINED", 2)
+    state = PartialState(Folder(tmp_path))
+    for name, elements in [("a", 1), ("b", 2), ("a", 3), ("c", 4)]:
+        state.note_drained(Substream("", name, None), elements)
+    assert {name: elements for (_, name, _), elements in state.drained.items()} == {"a": 4, "c": 4}
 
 
 def test_a_store_that_does_not_answer_is_named_with_what_to_do(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
