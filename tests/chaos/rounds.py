@@ -458,10 +458,11 @@ class Round:
     def _leftovers(self) -> list[str]:
         """List the imbalances of a round that cannot come to its end, and the driver's last errors.
 
-        Any round that stands still has received less than was sent. More received than sent, or equal
-        counts with labels that do not vanish, is damage.
+        Any round that stands still has received less than was sent. More received than sent, more sent than was fed,
+        or equal counts with labels that do not vanish, is damage.
         """
         found: list[str] = []
+        fed = truth.fed_on(self._feed.rows, self._shape)
         with suppress(TrackerError, TrackerUnavailable):
             for status in self._client.substreams(self._shape.job):
                 for account in status.segments:
@@ -470,7 +471,10 @@ class Round:
                     counts = f"{account.segment} sent {account.sent} received {account.received}"
                     problem = f"{status.scope} {status.name}: {counts}"
                     found.append(problem)
-                    if account.received >= account.sent:
+                    if (
+                        account.received >= account.sent
+                        or account.sent > fed[account.segment, status.scope, status.name]
+                    ):
                         self._outcome.damage.append(problem)
         log = (self._path / "driver.log").read_text(errors="replace").splitlines()
         reasons = [line for line in log if line.startswith(("spark_client.errors", "pyspark.errors"))]

@@ -269,6 +269,16 @@ def of_counts(
     return found
 
 
+def fed_on(rows: Sequence[Row], shape: Shape) -> Counter[tuple[str, str, str]]:
+    """Return how many elements the rows are at most, by (segment, scope, name)."""
+    fed: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        place = (row["tenant"], _name(_window(row)))
+        passed = 0 if row["kind"] == "z" else 1 + shape.splits
+        fed.update({("in", *place): max(1, passed), ("clean", *place): passed, ("audit", *place): 1})
+    return fed
+
+
 def _of_receipts(kept: Kept, ended: Mapping[tuple[str, str, str], int]) -> list[str]:
     """List the ends that have not left one receipt, with the tracker's own count."""
     receipts = kept.rows("receipts", "*/epoch=*/*.parquet")
