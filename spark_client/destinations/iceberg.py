@@ -14,6 +14,7 @@ Source: Iceberg table specification, "Optimistic Concurrency", and its isolation
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
@@ -25,6 +26,7 @@ from spark_client.columns import TRACKER, named, quoted
 from spark_client.destinations.completeness import COMMITS, NOTE
 from spark_client.destinations.lake import WRITER, LakeTable, of_epoch
 
+_SMALL: Final = re.compile("(?<![^:<,])(tinyint|smallint)(?![^,>])")  #: Iceberg keeps them as int
 _RACED: Final = "another driver has committed the epoch"
 _MIXED: Final = "Cannot delete file where some, but not all, rows match filter"
 _SPREAD: Final = "_tracker_spread"
@@ -124,6 +126,9 @@ class IcebergTable(LakeTable):
 
     def _in_sql(self) -> str:
         return self._table
+
+    def _type(self, kind: str) -> str:
+        return _SMALL.sub("int", kind)
 
     def _own(self, rows: DataFrame) -> DataFrame:
         return of_epoch(rows, "", 0)

@@ -97,6 +97,10 @@ class LakeTable(ABC):
     def _in_sql(self) -> str:
         """Return the table as SQL takes it."""
 
+    def _type(self, kind: str) -> str:
+        """Return the type that a column of the table has for values of another one, both as SQL has them."""
+        return kind
+
     def _own(self, rows: DataFrame) -> DataFrame:
         """Return the table's columns, of rows that are added."""
         return rows
@@ -116,7 +120,8 @@ class LakeTable(ABC):
             there = dict(rows.sparkSession.table(self._in_sql()).dtypes)
         if "mergeSchema" in self._options:
             return
-        if missing := [f"{quoted(name)} {kind}" for name, kind in wanted.dtypes if there.get(name) != kind]:
+        columns = [(name, self._type(kind)) for name, kind in wanted.dtypes]
+        if missing := [f"{quoted(name)} {kind}" for name, kind in columns if there.get(name) != kind]:
             raise UsageError(
                 f"{what} lacks columns of the rows: {', '.join(missing)}. Add them (ALTER TABLE … ADD COLUMNS), choose "
                 "another table, or let it grow, with .option('mergeSchema', True)"

@@ -260,6 +260,29 @@ def test_a_table_that_cannot_hold_the_results_is_refused_at_the_start(
         sink.check(numbers(spark, 0).selectExpr("cast(id as string) id", "1 as other"))
 
 
+TYPED = (
+    "cast(id as tinyint) a",
+    "cast(id as smallint) `b.c`",
+    "named_struct('smallint', cast(id as smallint)) `the group`",
+    "array(cast(id as tinyint)) `order`",
+    "map('é', cast(id as decimal(38, 9))) m",
+    "cast(cast(id as string) as binary) x",
+    "timestamp_ntz'2024-01-01' t",
+    "cast(id as float) f",
+)
+
+
+@pytest.mark.thorough
+def test_columns_of_any_type_and_name_are_written(spark: SparkSession, table: tuple[str, str]) -> None:
+    options = {"delta.columnMapping.mode": "name"} if table[0] == "delta" else {}  # Delta's names have no spaces else
+    sink = OF_FORMAT[table[0]](table[1], options)
+    rows = spark.range(2).selectExpr(*TYPED)
+    sink.check(rows.limit(0))
+    OF_FORMAT[table[0]](table[1], options).check(rows.limit(0))
+    sink.write(rows, "query", 0)
+    assert there(spark, table).count() == 2
+
+
 @pytest.mark.thorough
 def test_an_early_row_replaces_an_older_one_and_no_final_one(spark: SparkSession, table: tuple[str, str]) -> None:
     sink = OF_FORMAT[table[0]](table[1], key=["tenant"])
