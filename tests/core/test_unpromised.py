@@ -308,6 +308,16 @@ def test_expiry_covers_what_is_expected_where_the_job_asks_for_it() -> None:
     assert last_of(asked, *lines)[1] == [ended("EXPIRED", expected=2)]
 
 
+def test_what_has_not_begun_does_not_expire() -> None:
+    """Counts may be known long before their elements come."""
+    asked = job(expire_after=8 * SECOND, expire_expected=True)
+    lines = [asked, start("p1"), report("p1", 0, "u0", (), [expect(2)], commit=True), tick(HOUR)]
+    assert last_of(*lines) == ({}, [])
+    lines += [report("p1", 1, "u1", element(), commit=True), tick(7)]
+    assert last_of(*lines) == ({}, [])
+    assert last_of(*lines, tick(2))[1] == [ended("EXPIRED", expected=2)]
+
+
 @pytest.mark.parametrize("rule", [{"deadline": SECOND}, {"scope_idle_after": SECOND}])
 def test_nothing_is_given_up_in_a_hand_over(rule: dict[str, int]) -> None:
     lines = [job(**rule), start("p1"), report("p1", 0, "u0", element(), commit=True), HAND_OVER, close("p1")]

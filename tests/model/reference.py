@@ -1843,7 +1843,8 @@ class ReferenceTracker:
             if not s.stalled and self._due(s.changed, job.spec.stall_after):
                 s.stalled = True
                 self._emit(job, self._stall(job, s))
-        may_expire = sorted(owing + short * job.spec.expire_expected, key=lambda s: s.rank)
+        begun = [s for s in short if any(a.xor or a.sent or a.received for a in s.accounts.values())]
+        may_expire = sorted(owing + begun * job.spec.expire_expected, key=lambda s: s.rank)
         expired = [s for s in may_expire if self._due(s.changed, job.spec.expire_after)]
         for s in expired:
             self._end_everywhere(job, s, Reason.EXPIRED)

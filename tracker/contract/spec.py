@@ -83,7 +83,7 @@ class JobSpec(Shown):
         stall_after: a closed substream that has not balanced nor changed for so long is announced as `Stalled`;
             None: never.
         expire_after: and is given up after so long; None: never.
-        expire_expected: also one that waits for expected elements only.
+        expire_expected: also one that has begun, and waits for expected elements only.
         idle_after: a front that was silent for so long is not waited for; None: never.
         deadline: so long after its end time, in microseconds since 1970, a substream ends with what there is, as
             ``DEADLINE``; None: never.

@@ -16,7 +16,7 @@ from tracker.contract.events import DrainTimedOut, FrontIdle, Stalled
 from tracker.contract.values import DrainState, Reason
 
 from . import unpromised
-from .cells import Rows
+from .cells import WHO, Rows, distinct
 from .fronts import Front
 from .job import NO_ROWS, Job
 from .lifecycle import AWAITING_RECOMMIT, CLOSED, ENDED, KNOWN, STALLED
@@ -129,7 +129,8 @@ def _look_for_stalls(job: Job) -> None:
     if stall is not None:
         due = (job.now - accounts.changed[both] >= stall) & ~accounts.life.are(both, STALLED)
         _announce_stalls(job, both[due])
-    rows = both if job.spec.expire_expected else rows
+    if job.spec.expire_expected and len(both) > len(rows):
+        rows = accounts.in_order(np.union1d(rows, _begun(job, missing)))
     waited = job.now - accounts.changed[rows]
     if expire is not None and (waited >= expire).any():
         job.end_by_force(rows[waited >= expire].tolist(), Reason.EXPIRED)
@@ -165,6 +166,15 @@ def _missing(job: Job) -> Rows:
     missing = job.closing.expectations.missing(job.closing.waiting.counted_rows())
     closed = job.closing.closed_on(missing.rows)[np.arange(len(missing.rows)), missing.segments]
     return np.unique(missing.rows[~closed])
+
+
+def _begun(job: Job, rows: Rows) -> Rows:
+    """Return which rows have had an element: what has not begun does not expire."""
+    cells, found = job.accounts.cells, [NO_ROWS]
+    for part in cells.parts(rows):
+        touched = cells.touched(part)
+        found.append(part[distinct(touched.at[touched.words[:, :WHO].any(axis=1)])])
+    return np.concatenate(found)
 
 
 def _next_stall(job: Job, stall: int | None, expire: int | None, patience: int) -> int:

@@ -448,7 +448,7 @@ class JobSpec(_message.Message):
     within a deployment, as durations may.
     """
     expire_expected: _builtins.bool
-    """`expire_after` ends a substream that lacks expected elements, too."""
+    """`expire_after` ends a substream that lacks expected elements, too, once one has come."""
     deadline_by_event_time: _builtins.bool
     """The deadline passes with the greatest end time of which an element was reported, not with the clock."""
     threshold_ppm: _builtins.int
