@@ -226,7 +226,8 @@ class TrackedWriter(QueryOptions):
             with refused(f"route: {condition!r} is not a condition on the rows, which have: {columns}"):
                 asked = F.expr(condition) if isinstance(condition, str) else condition
                 if asked is not None:
-                    self.rows.df.where(asked).schema  # noqa: B018 - which Spark Connect has to be asked for
+                    # Spark Connect looks at it when it is asked for a schema that it does not know already.
+                    self.rows.df.where(asked).select(F.lit(1)).schema  # noqa: B018
             given.append((channel, F.lit(True) if asked is None else asked))
         return self._send(given, ordinal)
 
