@@ -119,11 +119,13 @@ def journal_beside(checkpoint: str, job: str, settings: Mapping[str, str] | None
     ('file:///data/shop/_tracker/shop', 's3://bucket/shop/_tracker/shop')
     >>> journal_beside("abfss://box@account.dfs.core.windows.net/daily", "shop")
     'az://box/_tracker/shop?account=account'
+    >>> journal_beside("s3a://bucket/daily", "80% of #1?")
+    's3://bucket/_tracker/80%25%20of%20%231%3F'
     """
-    url = urlsplit(checkpoint)
+    url, name = urlsplit(checkpoint), quote(job, safe="")
     if url.scheme in ("", "file"):
         path = unquote(url.path) if url.scheme else checkpoint
-        return f"file://{quote(os.path.dirname(os.path.realpath(path)).rstrip('/'))}/{_FOLDER}/{job}"
+        return f"file://{quote(os.path.dirname(os.path.realpath(path)).rstrip('/'))}/{_FOLDER}/{name}"
     if url.scheme not in STORES:
         raise UsageError(
             f"checkpointLocation {checkpoint!r}: a tracker keeps no journal in {url.scheme}://: name one in another "
@@ -138,7 +140,7 @@ def journal_beside(checkpoint: str, job: str, settings: Mapping[str, str] | None
     scheme = STORES[url.scheme]
     lend(scheme, bucket, given)
     shown = f"?{urlencode(options)}" if options else ""
-    return f"{scheme}://{bucket}{folder}/{_FOLDER}/{job}{shown}"
+    return f"{scheme}://{bucket}{folder}/{_FOLDER}/{name}{shown}"
 
 
 def _embed(journal: str) -> str:
