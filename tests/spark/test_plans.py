@@ -131,7 +131,7 @@ def test_every_front_and_destination_can_be_pickled(
     again = loads(dumps(plan))
     assert again.stream.input.front.names == plan.stream.input.front.names
     assert [str(condition) for _, condition in again.destination.routes] == ["Column<'amount > 3'>", "Column<'true'>"]
-    assert again.counting().mode == "driver"
+    assert again.settings.mode == "driver"
 
 
 def test_a_plan_has_nothing_of_its_session(

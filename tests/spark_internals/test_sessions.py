@@ -91,7 +91,7 @@ def test_a_session_of_spark_connect_is_known(spark: SparkSession) -> None:
     assert "SparkSession" in classes
     remote: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     check_session(remote)
-    with pytest.raises(UsageError, match="takes a SparkSession"):
+    with pytest.raises(UsageError, match="give a SparkSession"):
         check_session(3)
 
 

@@ -24,6 +24,15 @@ class Ended:
     expected: int | None = None  #: how many elements its fronts expected on this segment; None: no number was given
 
     @property
+    def incompleteness(self) -> str:
+        """Return the name of how it ended too early, as callers accept such ends; empty: it is complete.
+
+        >>> Ended("raw", "", "monday", None, 5, Reason.COMPLETE, 0, by_drain=True).incompleteness
+        'drained'
+        """
+        return str(self.reason) if self.reason is not Reason.COMPLETE else "drained" if self.by_drain else ""
+
+    @property
     def account(self) -> str:
         """Return how the substream ended and with how many elements, in words.
 
