@@ -39,17 +39,19 @@ def check_release(what: str, least: tuple[int, ...], advice: str) -> None:
 
 
 # Of Spark Connect: relies on ``SparkSession.cloneSession``, on ``DataFrame._plan`` being data of no session, on the
-# constructor of such a DataFrame, and on ``SparkConnectClient._channel``. Batches see the settings of the session that
-# started their query, and change them, so each query has a session of its own. Fails closed: a query does not start.
-# Since Spark 4.1.
+# constructor of such a DataFrame, and on ``SparkConnectClient._channel`` and ``close``. Batches see the settings of the
+# session that started their query, and change them, so each query has a session of its own. Fails closed: a query does
+# not start. Since Spark 4.1.
 
 
 def own_session(spark: SparkSession) -> SparkSession:
     """Return a copy of a session, as Spark makes one for each query."""
     if is_remote(spark):
         copy: Any = spark.cloneSession()  # type: ignore[attr-defined]
-        # A channel that is first closed when Python ends waits for threads that do not run any more. The client's own
-        # ``close`` ends threads that all sessions share, and may be called in one of them here.
+        # A session that is collected closes its client, which ends threads that all sessions share: in one of them, as
+        # here may be, it waits for itself, and all calls for it. And a channel that is first closed when Python ends
+        # waits for threads that do not run any more.
+        copy.client.close = copy.client._channel.close
         weakref.finalize(copy, copy.client._channel.close)
         return cast(SparkSession, copy)
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -18,9 +19,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
 from examples.services.connect import ConnectServer
 from spark_client import Marks, TrackedWriter, Tracking, TrackingError, replay
+from spark_client.spark_internals.sessions import own_session
 from tests.spark.feed import Feed
 
 ROOT = Path(__file__).parents[2]
@@ -138,8 +141,22 @@ def held(it: Application) -> None:
     os._exit(0)
 
 
+def collected(it: Application) -> None:
+    """Have a query's session be collected in a thread that the calls of all sessions share."""
+    threads = ExecutePlanResponseReattachableIterator._get_or_create_release_thread_pool()
+    sessions = [own_session(it.spark)]
+
+    def collect() -> None:
+        sessions.clear()
+        gc.collect()
+
+    threads.submit(collect).result(120)
+    assert not threads._shutdown
+    assert it.spark.range(3).count() == 3
+
+
 PROGRAMS: dict[str, Callable[[Application], None]] = {
-    each.__name__: each for each in (night, detached, dry, alone, failing, held)
+    each.__name__: each for each in (night, detached, dry, alone, failing, held, collected)
 }
 
 

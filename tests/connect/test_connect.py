@@ -90,6 +90,12 @@ def test_a_failure_reaches_the_application_and_the_next_start_makes_up(
     assert released(tmp_path / "out") == wanted(feed)
 
 
+def test_a_session_that_is_collected_leaves_the_others_their_threads(
+    connect: ConnectServer, tracker: Server, job: str, tmp_path: Path
+) -> None:
+    run("collected", connect, tracker.address, job, tmp_path)
+
+
 def test_a_process_that_outlives_its_stopped_query_publishes_nothing(
     connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
