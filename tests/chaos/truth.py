@@ -241,20 +241,11 @@ def of_counts(
         children: the rows that the channel holds.
         ended: the elements of each end, by (segment, scope, name).
     """
-    least: Counter[tuple[str, str, str]] = Counter()
-    most: Counter[tuple[str, str, str]] = Counter()
     windows = {(row["tenant"], _name(_window(row))) for row in fed}
-    for row in fed:
-        place = (row["tenant"], _name(_window(row)))
-        least["in", *place] += 1
-        most["in", *place] += 2 if shape.splits and row["kind"] != "z" else 1
-        if shape.audit:
-            least["audit", *place] += 1
-            most["audit", *place] += 1
-    for child in children:
-        place = (child["tenant"], _name(_window(child)))
-        least["clean", *place] += 1
-        most["clean", *place] += 1
+    sent = Counter(("clean", child["tenant"], _name(_window(child))) for child in children)
+    rows = Counter((segment, row["tenant"], _name(_window(row))) for row in fed for segment in ("in", "audit"))
+    least = rows + sent
+    most = Counter({key: number for key, number in fed_on(fed, shape).items() if key[0] != "clean"}) + sent
     segments = ["in", "clean", *(["audit"] if shape.audit else [])]
     found = []
     for key in sorted({(segment, *window) for segment in segments for window in windows} | set(ended)):
