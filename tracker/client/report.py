@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tracker.client.waiting import Token, in_thread
+from tracker.contract.bounds import whole
 from tracker.contract.commands import (
     AboutSubstream,
     Close,
@@ -144,14 +145,6 @@ def _piece(contents: Contents, first: int, last: int, rows: NDArray[np.int64], p
 
 #: Cells (substream and segment in one number), the XOR of their labels, how many were sent, how many received.
 Rows: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
-
-
-def _whole(name: str, value: int) -> int:
-    """Return a number as Python's own; a `TypeError` names what is none."""
-    try:
-        return index(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r} is no integer") from None
 
 
 def strings(name: str, column: Sequence[str] | NDArray[np.object_] | NDArray[np.str_]) -> Sequence[str]:
@@ -359,7 +352,7 @@ class Report:
             scope: only for this scope; None: for all scopes.
         """
         check_texts(front=front, scope="" if scope is None else scope)
-        self._promises.append(Frontier(front, _whole("time", time), scope))
+        self._promises.append(Frontier(front, whole("time", time), scope))
 
     def close(self, scope: str, name: str, end_time: int | None = None, front: str | None = "") -> None:
         """Promise that the front will send no more elements of one substream.
@@ -406,7 +399,7 @@ class Report:
         >>> report.report(units=["0"])
         (Expect(front='control', segment='raw', substream_index=0, elements=20, revise=False, xor=None),)
         """
-        if (elements := _whole("elements", elements)) < 0:
+        if (elements := whole("elements", elements)) < 0:
             raise ValueError(f"elements={elements} is not valid; a front expects 0 elements or more")
         check_texts(front=front, segment=segment)
         substream = self._substream(scope, name, end_time)

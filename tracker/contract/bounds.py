@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import index
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -27,20 +28,37 @@ MAX_END_TIME = 2**61  #: either way of 0; in microseconds 73,000 years
 _FEW = 8  # up to so many times are quicker one by one than as a column
 
 
+def whole(name: str, value: SupportsIndex) -> int:
+    """Return a number as Python's own.
+
+    Args:
+        name: of the argument, for the message.
+
+    Raises:
+        TypeError: the value is no integer.
+
+    >>> whole("time", 7.5)
+    Traceback (most recent call last):
+    TypeError: time=7.5 is no integer
+    """
+    try:
+        return index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} is no integer") from None
+
+
 def checked_epoch(epoch: int | None) -> int | None:
     """Return an epoch that the tracker accepts, unchanged.
 
     Raises:
         ValueError: the epoch is negative, or needs more than 62 bits.
-        TypeError: it is no integer.
+        TypeError: the epoch is no integer.
 
     >>> checked_epoch(-1)
     Traceback (most recent call last):
     ValueError: epoch=-1 is out of range; epochs are 0, 1, 2, … up to 2^62 - 1
     """
-    if epoch is not None and not isinstance(epoch, SupportsIndex):
-        raise TypeError(f"epoch={epoch!r} is no integer")
-    if epoch is not None and not 0 <= epoch <= MAX_EPOCH:
+    if epoch is not None and not 0 <= whole("epoch", epoch) <= MAX_EPOCH:
         raise ValueError(f"epoch={epoch} is out of range; epochs are 0, 1, 2, … up to 2^62 - 1")
     return epoch
 
