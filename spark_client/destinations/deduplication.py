@@ -25,7 +25,7 @@ from spark_client.counting.groups import files, fold_labels
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.stores import parquet
 from spark_client.storage.directories import parquet_of
-from spark_client.storage.folder import Folder
+from spark_client.storage.folder import Backlog, Folder
 from spark_client.storage.versions import Versions
 
 #: The column for what a record's epoch of the sender consists of: the JSON of a `Sending`, the same in all
@@ -33,6 +33,7 @@ from spark_client.storage.versions import Versions
 SENDING: Final = "_tracker_sending"
 
 _LABEL: Final = ("_sending", "_label")
+_LABELS: Final = "labels-"  #: before the epoch, in the name of a part
 
 
 class SenderEpoch(NamedTuple):
@@ -87,7 +88,7 @@ class ReceivedOnce:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._versions = Versions(folder)
-        self._there: set[str] = set()  # the parts that are published
+        self._there = Backlog(folder, _epoch_of)
         self._epoch: int | None = None  # the batch after which the version in hand holds
         self._complete: dict[str, list[list[int]]] = {}  # by sender: ranges of epochs, first and last
         self._incomplete: dict[SenderEpoch, Incomplete] = {}
@@ -205,7 +206,7 @@ class ReceivedOnce:
             return
         before = self._versions.before(epoch)
         version = {} if before is None else before.content
-        self._there = set(self._folder.published())
+        self._there = Backlog(self._folder, _epoch_of)
         # Earlier releases published no version with a batch without records, and none of theirs is marked so.
         if epoch and (before is None or (before.epoch != epoch - 1 and version.get("each_batch"))):
             found = "missing" if before is None else f"that of batch {before.epoch}"
@@ -229,13 +230,17 @@ class ReceivedOnce:
         self._epoch = epoch
         contents = [*self._incomplete.values(), *(Incomplete(**c) for _, c in (before or {}).get("incomplete", []))]
         needed = {part for content in contents for part in content.parts} | {_part(epoch)}
-        for part in [part for part in self._there if part < _part(epoch) and part not in needed]:
-            self._folder.unpublish(part)
-            self._there.remove(part)
+        for part in self._there.before(epoch):
+            if part not in needed:
+                self._there.discard(part)
 
 
 def _part(epoch: int) -> str:
-    return f"labels-{epoch:012d}"
+    return f"{_LABELS}{epoch:012d}"
+
+
+def _epoch_of(part: str) -> int:
+    return int(part.removeprefix(_LABELS))
 
 
 def _labels(records: DataFrame) -> DataFrame:

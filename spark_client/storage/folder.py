@@ -404,16 +404,18 @@ class Backlog:
     They are listed once, when the driver begins: of all that is there from then on, it knows.
 
     Args:
-        folder: that has them, each under the number of its epoch, and no other driver's that goes on.
+        folder: that has them, each under a name with its epoch, and no other driver's that goes on.
+        epoch_of: gives the epoch that a name has.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, epoch_of: Callable[[str], int] = int) -> None:
         self._folder = folder
+        self._epoch_of = epoch_of
         self._names: set[str] | None = None
 
     def before(self, epoch: int) -> list[str]:
         """Return the names of earlier epochs that are there, in order."""
-        return sorted((name for name in self._known() if int(name) < epoch), key=int)
+        return sorted((name for name in self._known() if self._epoch_of(name) < epoch), key=self._epoch_of)
 
     def add(self, name: str) -> None:
         """Take in a folder that was published."""
