@@ -149,6 +149,7 @@ class Assembly:
         if isinstance(writer, KeyedWriter):
             check_provider(self.spark)
             tracked = runtime.keyed_query(plan, writer.keyed, self.spark, self.client)
+            declared.check_outputs(plan)
             declared.check_plan(plan, {plan.name: min(1, declared.next_epoch(checkpoint))}, tracked.interrupted)
             read = partial(self._with_state, rows, writer.keyed, checkpoint)
             tracked.look()

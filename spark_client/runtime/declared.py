@@ -38,13 +38,13 @@ def placed_as_noted(plan: QueryPlan) -> QueryPlan:
 
 
 def check_plan(plan: QueryPlan, kept: Mapping[str, int], interrupted: int | None) -> None:
-    """Check whether a query is still what it was when it wrote its checkpoint, and write down what it is.
+    """Check whether a query is still what it was when it wrote its checkpoint, and write down what it is. Call
+    `check_outputs` first.
 
     Args:
         kept: how many substreams its state holds, by the name of each release.
         interrupted: a batch that has published something and is not committed: it is to be run again as it was.
     """
-    check_outputs(plan)
     checkpoint = plan.checkpoint
     own = kept_at(checkpoint, "")
     before = own.read(NOTE)
