@@ -32,7 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.figures import written
 from spark_client import Frontier, Tracking
-from spark_client.counting.batch import CountingMode
+from spark_client.runtime.queryplan import CountingMode
 from spark_client.storage.directories import publish, write_parquet
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

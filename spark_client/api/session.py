@@ -22,7 +22,6 @@ from spark_client.api.refusals import check_session, check_start, refuse_elsewhe
 from spark_client.api.stateful import StatefulDeclarations
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
-from spark_client.counting.batch import CountingMode
 from spark_client.errors import UsageError, check_choice
 from spark_client.fronts.front import Front, Rows
 from spark_client.plan.graph import JobGraph
@@ -35,7 +34,7 @@ from spark_client.runtime.definition import Definition
 from spark_client.runtime.follower import Follower
 from spark_client.runtime.metrics import JobMetrics, MetricsServer
 from spark_client.runtime.queries import TrackedQuery
-from spark_client.runtime.queryplan import JobSettings
+from spark_client.runtime.queryplan import CountingMode, JobSettings
 from spark_client.runtime.running import Running
 from spark_client.spark_internals.sessions import is_remote
 from spark_client.spark_internals.stores import folder_of

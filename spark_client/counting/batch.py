@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,8 +26,6 @@ from spark_client.windows.substreams import Substreams
 from tracker.client import Event, Report
 
 _log = logging.getLogger("spark_client")
-
-CountingMode: TypeAlias = Literal["driver", "executors"]
 
 
 @dataclass(frozen=True)

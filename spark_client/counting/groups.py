@@ -81,8 +81,12 @@ def by_substream(rows: DataFrame, rule: Substreams, measures: Mapping[str, Colum
     Returns:
         For each substream `_rows`, `_xor` (0 without labels) and the measures.
     """
-    collected = [row.asDict() for row in counted(rows, rule, measures, labels).collect()]
-    return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in collected), rule)
+    return groups_in((row.asDict() for row in counted(rows, rule, measures, labels).collect()), rule)
+
+
+def groups_in(found: Iterable[dict[str, Any]], rule: Substreams) -> list[Group]:
+    """Return the groups that rows of `counted` are, each as a dict."""
+    return groups_of((((row.pop("_scope"), row.pop("_key")), row) for row in found), rule)
 
 
 def in_files(folder: Folder, layout: RowLayout, rows: Callable[[], DataFrame]) -> list[Group]:

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
-from spark_client.counting.groups import Key, add_groups, counted, fold_labels, fold_table, groups_of, unite
+from spark_client.counting.groups import Key, add_groups, counted, fold_labels, fold_table, groups_in, groups_of, unite
 from spark_client.counting.outbox import packed
 from spark_client.errors import UsageError
 from spark_client.fronts.front import IDENTITIES, Front, Group, Promiser
@@ -146,10 +146,7 @@ class TaskReport:
     away: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        counted = (group for batch in batches for group in batch.to_pylist())
-        groups = _in_order(
-            groups_of((((group.pop("_scope"), group.pop("_key")), group) for group in counted), self.rule)
-        )
+        groups = _in_order(groups_in((group for batch in batches for group in batch.to_pylist()), self.rule))
         if not groups:
             return
         task = _task()

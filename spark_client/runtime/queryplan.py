@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Literal, TypeAlias
 
-from spark_client.counting.batch import CountingMode, CountingPlan
+from spark_client.counting.batch import CountingPlan
 from spark_client.destinations.destination import Destination, Nowhere
 from spark_client.destinations.sink import Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.streams import Stream
 from spark_client.storage.folder import Folder
 from spark_client.trackers.jobclient import Trackers
+
+CountingMode: TypeAlias = Literal["driver", "executors"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class JobSettings:
     Attributes:
         job: the name by which the trackers know the job.
         trackers: the addresses of the job's trackers.
-        mode: who counts rows, ``"driver"`` or ``"executors"``.
+        mode: who reports the rows that are passed on, ``"driver"`` or ``"executors"``.
         max_away: how long a query may be stopped while the tracker keeps its ends for it; None: 30 days.
         remember: how long the tracker remembers names that have ended; None: as long as there is the job.
         outbox: whether reports are kept in the checkpoint while the tracker is away.

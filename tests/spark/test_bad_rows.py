@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError
-from spark_client.counting.batch import CountingMode
+from spark_client.runtime.queryplan import CountingMode
 from spark_client.windows.fixed import Fixed
 from tests.client.processes import Server
 from tests.spark.feed import Feed, rows_of

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import FinishedGroup, Frontier, Marks, Schedule, Tracking, UsageError
 from spark_client.api.released import Released
-from spark_client.counting.batch import CountingMode
 from spark_client.release.state import PartialState
+from spark_client.runtime.queryplan import CountingMode
 from tests.client.processes import Server
 from tests.spark.dying import Driver
 from tests.spark.feed import START, Feed, row, rows_of

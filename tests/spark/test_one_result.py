@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking
-from spark_client.counting.batch import CountingMode
 from spark_client.counting.runs import Run
+from spark_client.runtime.queryplan import CountingMode
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.feed import Feed, row, rows_of
