@@ -163,7 +163,7 @@ class BatchQuery(FunctionQuery):
             if self._left is None:  # which no one changes before a batch is let in
                 self._left = self.interrupted is not None
             return self._left
-        last = self.last_commit
+        last = self.last_seen_commit
         return last is None or last < self.gate.last_epoch
 
     def catch_up(self) -> None:

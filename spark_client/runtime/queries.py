@@ -36,6 +36,8 @@ _log = logging.getLogger("spark_client")
 
 _LIVES_EVERY = 0.25  #: seconds between two looks at whether a query has ended
 
+_SEE_FIRST: Final = 0.03  #: seconds after a batch between two looks at whether it is committed, in a store of objects
+_SEE_LAST: Final = 0.5  #: seconds between two looks long after it
 _INTERRUPTING = 5.0  #: seconds in which a query that is interrupted has to stop
 _OPENING = 300.0  #: seconds in which a query that starts has to be able to open its run
 
@@ -98,6 +100,10 @@ class TrackedQuery:
         self._refused: Exception | None = None
         self._closed = False
         self._look_again = 0.0
+        self._seen: int | None = None
+        self._seen_after: tuple[int | None, int | None] | None = None
+        self._see_at = 0.0
+        self._see_every = _SEE_FIRST
 
     @property
     def fronts(self) -> list[LiveFront]:
@@ -198,6 +204,26 @@ class TrackedQuery:
             return known  # no later one was let in
         return last_commit(self.checkpoint, known)
 
+    @property
+    def last_seen_commit(self) -> int | None:
+        """The last batch that Spark is known to have committed, for a caller who asks again soon: a store of objects,
+        where each look is a request, is looked at the more rarely the longer nothing changes.
+        """
+        if self.checkpoint.path is not None:
+            return self.last_commit
+        after = (None if self._run is None else self._run.last_epoch, self.gate.last_epoch)
+        if after != self._seen_after:
+            self._seen_after, self._see_at, self._see_every = after, 0.0, _SEE_FIRST
+        if time.monotonic() >= self._see_at:
+            self._seen = self._look()
+            self._see_at = time.monotonic() + self._see_every
+            self._see_every = min(2 * self._see_every, _SEE_LAST)
+        return self._seen
+
+    def _look(self) -> int | None:
+        """Return the last batch that Spark has committed, which may cost a request."""
+        return self.last_commit
+
     def keep_up(self) -> bool:
         """Report what Spark has committed since the last call, and close the run if the query has ended.
 
@@ -257,8 +283,9 @@ class TrackedQuery:
             TrackerUnavailable: no answer; to be called again.
         """
         run = self.run
-        asked = proven is None and (patient or run.owes)
-        last = self.last_commit if asked else proven
+        last = proven
+        if proven is None and (patient or run.owes):
+            last = self.last_commit if patient else self.last_seen_commit
         if last is not None:
             (run.await_committed if patient else run.committed)(last)
 
@@ -482,7 +509,7 @@ class NativeQuery(TrackedQuery):
     _last_promised: int | None = None  # the last batch whose promises have been made
 
     def report_commits(self, proven: int | None = None, *, patient: bool = False) -> None:  # noqa: ARG002
-        run, last = self.run, self.last_commit
+        run, last = self.run, self.last_seen_commit
         if last is None or not self._owes(last) or self.query is None:
             return
         newest = self.query.lastProgress
@@ -496,6 +523,11 @@ class NativeQuery(TrackedQuery):
                 run.committed(epoch, self._promises(progress["observedMetrics"]))
                 self._last_promised = epoch
                 self._say_what_is_dropped(progress)
+
+    def _look(self) -> int | None:
+        newest = None if self.query is None else self.query.lastProgress
+        # Spark's progress costs no request, and comes after the commit.
+        return None if newest is None or not self._owes(newest["batchId"]) else self.last_commit
 
     def _say_what_is_dropped(self, progress: Any) -> None:
         dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import DeltaTable, Marks, Tracking, UsageError
+from spark_client import DeltaTable, Frontier, Marks, Tracking, UsageError
 from spark_client.api.released import Released
 from spark_client.destinations.deduplication import ReceivedOnce
 from spark_client.spark_internals.stores import folder_of
@@ -101,6 +101,25 @@ def test_a_batch_asks_its_store_rarely_and_lists_nothing(
     print(asked)
     assert all(each["LIST"] == 0 for each in asked), asked
     assert min(sum(each.values()) for each in asked) <= 40, asked
+
+
+@pytest.mark.thorough
+def test_an_idle_query_with_the_exact_watermark_asks_its_store_for_nothing(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, store: Line, bucket: str
+) -> None:
+    tracking = Tracking(spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", window=("ts", "1 hour"), front=Frontier("0 seconds"))
+    counted = tracking.with_watermark(source, "ts", "windows").groupBy(F.window("ts", "1 hour")).count()
+    writer = tracking.write_stream(counted, source).format("memory").queryName("hours").outputMode("append")
+    writer.option("checkpointLocation", f"{bucket}/cp").start()
+    for number in range(2):
+        feed.put(*hour(number))
+        tracking.process_all_available()
+    assert [each["count"] for each in spark.table("hours").collect()] == [3]
+    since = len(store.asked)
+    time.sleep(1)
+    assert not store.asked[since:]
+    tracking.stop()
 
 
 @pytest.mark.thorough
