@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -25,6 +26,8 @@ _EXTENSIONS = (
     "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 )
 
+
+Threads = Callable[[], "list[str]"]
 
 #: Marks of tests that have no form over Spark Connect.
 CLOSURE = pytest.mark.classic("its functions and this process share objects")
@@ -165,3 +168,10 @@ def compiled(conf: Any) -> None:
     """Let Spark compile expressions, as it does for users."""
     conf("spark.sql.codegen.wholeStage", "true")
     conf("spark.sql.codegen.factoryMode", "FALLBACK")
+
+
+@pytest.fixture
+def threads() -> Threads:
+    """Return a function that names the threads of this package which the test has started and which go on."""
+    before = set(threading.enumerate())
+    return lambda: [t.name for t in threading.enumerate() if t not in before and t.name.startswith("tracking-")]

@@ -13,19 +13,17 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Tracking
 from spark_client.counting.runs import Run
 from tests.client.processes import Server
+from tests.spark.conftest import Threads
 from tests.spark.feed import Feed, row
 from tests.spark.waiting import soon
 from tracker.client import DrainMode, JobSpec, ShardedClient, Subscription, TrackerClient
-
-
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tracking-")]
 
 
 @pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.slow), "stands still"])
 def test_stop_ends_an_acknowledgement_that_the_tracker_does_not_take(
+    threads: Threads,
     spark: SparkSession,
     mortal_tracker: Server,
     job: str,
@@ -34,7 +32,7 @@ def test_stop_ends_an_acknowledgement_that_the_tracker_does_not_take(
     monkeypatch: pytest.MonkeyPatch,
     how: str,
 ) -> None:
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
     tracking = Tracking(spark, job, mortal_tracker.address, retry_for=36000)
     source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
     writer = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
@@ -51,7 +49,7 @@ def test_stop_ends_an_acknowledgement_that_the_tracker_does_not_take(
     feed.put(row(1, 1, last=True))
     assert asked.wait(600)
     tracking.stop(timeout=1)
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
 
 
 def test_a_drain_of_several_trackers_begins_when_all_have_it(mortal_trackers: list[Server], job: str) -> None:

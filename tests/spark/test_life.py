@@ -18,6 +18,7 @@ from spark_client.runtime import assembly
 from spark_client.spark_internals.checkpoints import query_id
 from spark_client.storage.folder import Folder
 from tests.client.processes import Server
+from tests.spark.conftest import Threads
 from tests.spark.feed import START, Feed, row, rows_of
 from tests.spark.waiting import soon
 from tracker.client import DrainState, TrackerClient
@@ -47,14 +48,10 @@ def called(
     return tracking, source.writeStream.foreachBatch(function).option("checkpointLocation", path / "cp")
 
 
-def threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("tracking-"))
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stopped", "left"])
 def test_what_was_stopped_takes_no_part_in_the_next_ones_drain(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, how: str
+    threads: Threads, spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, how: str
 ) -> None:
     one = release(spark, tracker.address, job, feed, tmp_path)
     feed.put(row(1, 1))
@@ -69,7 +66,7 @@ def test_what_was_stopped_takes_no_part_in_the_next_ones_drain(
     assert [(tenant, kind, n) for tenant, _, kind, n in rows_of(tmp_path / "out", spark, *COLUMNS)] == [("a", "x", 2)]
     two.stop()
     one.stop()
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
 
 
 def test_a_run_that_was_superseded_writes_nothing_in_a_drain(
@@ -93,7 +90,9 @@ def test_a_run_that_was_superseded_writes_nothing_in_a_drain(
 
 
 @pytest.mark.thorough
-def test_lives_leave_nothing_behind(spark: SparkSession, job: str, feed: Feed, tmp_path: Path) -> None:
+def test_lives_leave_nothing_behind(
+    threads: Threads, spark: SparkSession, job: str, feed: Feed, tmp_path: Path
+) -> None:
     """Spark itself keeps a socket for each query with `foreachBatch`; a life may leave no more than such a query."""
 
     def files() -> int:
@@ -104,7 +103,7 @@ def test_lives_leave_nothing_behind(spark: SparkSession, job: str, feed: Feed, t
         with release(spark, tracker.address, job, feed, tmp_path) as tracking:
             feed.put(row(number, number))
             tracking.process_all_available()
-        soon(lambda: threads() == [])
+        soon(lambda: not threads())
 
     feed.put(row(0, 0, last=True))
     (tmp_path / "server").mkdir()
@@ -123,15 +122,15 @@ def test_lives_leave_nothing_behind(spark: SparkSession, job: str, feed: Feed, t
 
 
 def test_a_query_that_ends_by_itself_leaves_no_thread(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+    threads: Threads, spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking, writer = called(spark, tracker.address, job, feed, tmp_path, lambda rows, epoch: rows.count())
     feed.put(row(1, 1))
     writer.trigger(availableNow=True).start().awaitTermination()
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
     feed.put(row(2, 2, last=True))
     writer.start().awaitTermination()  # and it can be started again
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
     assert tracking.client.job(job).producers[0].committed_epoch == 1
     tracking.drain(timeout=900)
 
@@ -171,7 +170,7 @@ def test_a_query_is_known_by_its_own_id_whoever_starts_beside_it(
 
 @pytest.mark.slow
 def test_trackings_in_several_threads_of_one_session_each_know_their_queries(
-    spark: SparkSession, tracker: Server, job: str, tmp_path: Path
+    threads: Threads, spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:
     wrong: list[object] = []
 
@@ -195,7 +194,7 @@ def test_trackings_in_several_threads_of_one_session_each_know_their_queries(
     for thread in lives:
         thread.join()
     assert wrong == []
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
 
 
 def test_an_old_failure_does_not_haunt_the_query_that_was_started_again(
@@ -264,7 +263,7 @@ def test_a_query_that_fails_in_a_drain_holds_it_until_restarted(
 
 
 def test_stop_returns_while_the_tracker_is_away_and_work_resumes(
-    spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path
+    threads: Threads, spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = release(spark, mortal_tracker.address, job, feed, tmp_path, retry_for=1)
     feed.put(row(1, 1))
@@ -272,7 +271,7 @@ def test_stop_returns_while_the_tracker_is_away_and_work_resumes(
     mortal_tracker.kill()
     tracking.stop()
     tracking.stop()
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
     mortal_tracker.start()
     with release(spark, mortal_tracker.address, job, feed, tmp_path) as again:
         feed.put(row(2, 2, last=True))
@@ -306,7 +305,7 @@ def test_stop_returns_in_a_batch_while_the_tracker_is_away(
 
 
 def test_stop_in_a_batch_lets_it_end_and_no_other_begin(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+    threads: Threads, spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     epochs: list[int] = []
 
@@ -322,12 +321,12 @@ def test_stop_in_a_batch_lets_it_end_and_no_other_begin(
     assert query.awaitTermination(600)
     assert query.exception() is None
     assert epochs == [1, 0]
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
     assert tracking.client.job(job).producers[0].committed_epoch == 0
 
 
 def test_stop_interrupts_a_batch_that_does_not_end(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+    threads: Threads, spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     inside, over = threading.Event(), threading.Event()
 
@@ -342,11 +341,17 @@ def test_stop_interrupts_a_batch_that_does_not_end(
     tracking.stop(timeout=0.5)
     over.set()
     assert query.awaitTermination(600)
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
 
 
 def test_stop_while_a_query_starts_leaves_none_running(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    threads: Threads,
+    spark: SparkSession,
+    tracker: Server,
+    job: str,
+    feed: Feed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batches: list[int] = []
     tracking, writer = called(spark, tracker.address, job, feed, tmp_path, lambda rows, epoch: batches.append(epoch))
@@ -377,7 +382,7 @@ def test_stop_while_a_query_starts_leaves_none_running(
     assert not starting.is_alive()
     assert "stopped while it started" in str(raised[0])
     assert batches == []
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
 
 
 @pytest.mark.thorough
@@ -418,7 +423,7 @@ def test_a_failure_begins_with_our_sentence(
 
 @pytest.mark.thorough
 def test_a_drain_that_was_stopped_goes_on_in_the_same_tracking(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+    threads: Threads, spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = Tracking(spark, job, tracker.address)
     source = tracking.source(
@@ -433,7 +438,7 @@ def test_a_drain_that_was_stopped_goes_on_in_the_same_tracking(
     with pytest.raises(TimeoutError):
         tracking.drain(timeout=1)  # it waits for the query that receives
     tracking.stop()
-    soon(lambda: threads() == [])
+    soon(lambda: not threads())
     with pytest.raises(TrackingError, match="stopped"):
         tracking.await_drained(timeout=1)
     results.writeStream.option("checkpointLocation", tmp_path / "cp2").start(tmp_path / "out")
