@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -101,6 +103,36 @@ def test_a_batch_asks_its_store_rarely_and_lists_nothing(
     print(asked)
     assert all(each["LIST"] == 0 for each in asked), asked
     assert min(sum(each.values()) for each in asked) <= 40, asked
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", ["before", "after", "500"])
+def test_each_request_may_fail_once(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, store: Line, bucket: str, fault: str
+) -> None:
+    """In the batches of each hour another request of this package's fails, until an hour needs no more of them."""
+    tracking = Tracking(spark, job, tracker.address)
+    release(tracking, feed, bucket, receipts=True)
+    own: list[Request] = []
+
+    def nth(number: int) -> Callable[[Request], str | None]:
+        def fails(request: Request) -> str | None:
+            own.extend([request] if request.own else [])
+            return fault if request.own and len(own) == number + 1 else None
+
+        return fails
+
+    for number in count():
+        own.clear()
+        store.fault = nth(number)
+        feed.put(*hour(number))
+        tracking.process_all_available()
+        if len(own) <= number:
+            break
+    tracking.stop()
+    assert table(spark.read.parquet(f"{bucket}/out")) == batch(feed, spark)
+    receipts = spark.read.parquet(f"{bucket}/receipts")
+    assert [each["rows"] for each in receipts.orderBy("end_time").collect()] == [3] * (number + 1)
 
 
 @pytest.mark.thorough
