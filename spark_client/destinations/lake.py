@@ -120,11 +120,16 @@ class LakeTable(ABC):
             there = dict(rows.sparkSession.table(self._in_sql()).dtypes)
         if "mergeSchema" in self._options:
             return
-        columns = [(name, self._type(kind)) for name, kind in wanted.dtypes]
-        if missing := [f"{quoted(name)} {kind}" for name, kind in columns if there.get(name) != kind]:
+        columns = {name: self._type(kind) for name, kind in wanted.dtypes}
+        if missing := [f"{quoted(name)} {kind}" for name, kind in columns.items() if name not in there]:
             raise UsageError(
                 f"{what} lacks columns of the rows: {', '.join(missing)}. Add them (ALTER TABLE … ADD COLUMNS), choose "
                 "another table, or let it grow, with .option('mergeSchema', True)"
+            )
+        if other := [f"{quoted(name)} is {there[name]}" for name, kind in columns.items() if there[name] != kind]:
+            raise UsageError(
+                f"{what} has other types than the rows: {', '.join(other)}. Give the rows the table's types, such as "
+                "F.sum('amount').cast('double'), or choose another table"
             )
 
     def check_early(self, rows: DataFrame) -> None:

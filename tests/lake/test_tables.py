@@ -272,6 +272,16 @@ TYPED = (
 )
 
 
+def test_a_table_that_cannot_hold_the_rows_is_refused_with_the_column(
+    spark: SparkSession, table: tuple[str, str]
+) -> None:
+    OF_FORMAT[table[0]](table[1]).check(spark.createDataFrame([], "tenant string, n double"))
+    with pytest.raises(UsageError, match=r"has other types than the rows: `n` is double"):
+        OF_FORMAT[table[0]](table[1]).check(spark.createDataFrame([], "tenant string, n long"))
+    with pytest.raises(UsageError, match=r"lacks columns of the rows: `kind` string"):
+        OF_FORMAT[table[0]](table[1]).check(spark.createDataFrame([], "tenant string, n double, kind string"))
+
+
 @pytest.mark.thorough
 def test_columns_of_any_type_and_name_are_written(spark: SparkSession, table: tuple[str, str]) -> None:
     options = {"delta.columnMapping.mode": "name"} if table[0] == "delta" else {}  # Delta's names have no spaces else
