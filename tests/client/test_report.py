@@ -77,6 +77,12 @@ def test_entries_of_one_substream_and_segment_become_one_however_they_come(
     assert entries(said[0]) == {key: tuple(cell) for key, cell in expected.items()}
 
 
+def test_a_report_shows_what_it_holds() -> None:
+    report = Report(lambda contents, units, commit: Reported(Outcome.APPLIED, (), 0), 7, "shop", "orders")
+    report.sent("raw", "a", "1", 5)
+    assert repr(report) == "<Report of 'orders' in 'shop', epoch 7: 1 substreams, 0 promises>"
+
+
 def test_negative_labels_are_taken_as_spark_gives_them() -> None:
     report, said = gather()
     report.sent("raw", "s", "n", -1)

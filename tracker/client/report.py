@@ -242,6 +242,11 @@ class Report:
         self._columns: list[Rows] = []
         self._promises: list[Promise] = []
 
+    def __repr__(self) -> str:
+        job, producer = self._of
+        made = f"{len(self._substreams)} substreams, {len(self._promises)} promises"
+        return f"<Report of {producer!r} in {job!r}, epoch {self.epoch}: {made}>"
+
     def sent(self, segment: str, scope: str, name: str, label: int, end_time: int | None = None) -> None:
         """Add one element that was sent on a segment.
 
