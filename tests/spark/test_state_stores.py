@@ -84,6 +84,35 @@ def test_of_two_drivers_the_later_one_counts_whoever_writes_last(location: str) 
     assert rows_of(location, 2) == {0: (1, b"1"), 1: (5, b"5")}
 
 
+def test_a_driver_that_stood_still_takes_no_number_of_an_earlier_one(location: str) -> None:
+    """Two others come while it takes its number, and the second has removed the number of the first."""
+    others = [PartialState(Folder(location)) for _ in range(2)]
+
+    class Slow(type(Folder(location))):  # type: ignore[misc]  # a directory has a class of its own
+        def create(self, name: str, content: Any) -> Any:
+            while others:
+                others.pop().load(0)
+            return super().create(name, content)
+
+    earlier = PartialState(Folder(location))
+    earlier.load(0)
+    late = PartialState(Slow(location))
+    late.load(0)
+    assert (others, Folder(location).names()) == ([], ["driver-000004.json"])
+    batch(late, 0, 1)
+    assert rows_of(location, 1) == {0: (1, b"1")}
+
+
+def test_of_what_an_act_has_kept_nothing_stays_that_has_no_rows(location: str) -> None:
+    state = PartialState(Folder(location))
+    state.load(0)
+    kept, none = (state.write_part(0, cast(Any, Rows(number))) for number in (4, 0))
+    state.carry(kept, {DAY: RowTally(4)})
+    state.carry(none, {})
+    state.publish(0)
+    assert [name for name in Folder(location).names() if name.endswith("/")] == [f"{kept.rpartition('/')[2]}/"]
+
+
 def test_what_a_driver_wrote_before_it_died_is_no_part_and_goes(location: str) -> None:
     killed = PartialState(Folder(location))
     killed.load(0)
@@ -140,6 +169,21 @@ def test_a_state_that_counted_no_acts_has_one_for_each_batch(tmp_path: Path) -> 
     state = PartialState(Folder(tmp_path))
     state.load(3)
     assert (state.version, state.acts, state.settled) == (2, 3, 1)
+
+
+def test_a_state_that_knew_drains_alone_names_each_end(tmp_path: Path) -> None:
+    """Version 0.2 wrote whether a drain had closed what has ended."""
+    state = PartialState(Folder(tmp_path))
+    state.load(0)
+    batch(state, 0, 1)
+    (newest,) = tmp_path.glob("version-*.json")
+    written = json.loads(newest.read_text())
+    newest.write_text(
+        json.dumps({**written, "ended": [[DAY, True, False], [Substream("b", "day", None), False, True]]})
+    )
+    state = PartialState(Folder(tmp_path))
+    state.load(1)
+    assert state.ended == {DAY: ("drained", False), Substream("b", "day", None): ("", True)}
 
 
 @pytest.mark.parametrize(("batches", "found"), [(0, "missing"), (1, "that of batch 0"), (4, "that of batch 3")])
