@@ -27,7 +27,7 @@ _EXTENSIONS = (
 )
 
 
-Threads = Callable[[], "list[str]"]
+Threads = Callable[[], list[str]]
 
 #: Marks of tests that have no form over Spark Connect.
 CLOSURE = pytest.mark.classic("its functions and this process share objects")

@@ -32,7 +32,6 @@ def test_stop_ends_an_acknowledgement_that_the_tracker_does_not_take(
     monkeypatch: pytest.MonkeyPatch,
     how: str,
 ) -> None:
-    soon(lambda: not threads())
     tracking = Tracking(spark, job, mortal_tracker.address, retry_for=36000)
     source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
     writer = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
