@@ -1,8 +1,8 @@
 """Runs the same lines through the core and through the model, and finds where they part.
 
 Compared are every answer or refusal, every event, and at some points everything that can be asked. At some points
-too, the core is taken down and built again from its dump, which must change nothing. After every line, the core's
-running counts are counted again (`invariants`).
+too, the core is taken down and built again from its dump, which must change nothing, and a copy of its job must be
+what it was when it was taken. After every line, the core's running counts are counted again (`invariants`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def difference(lines: Sequence[Line]) -> str:
     """Return where the core and the model part on these lines, in words; empty: nowhere."""
     tracker = Tracker("core")
     core, model = Driver(tracker), Driver(ReferenceTracker("model"))
+    copied = tracker.copy_job(JOB)
+    then = _bytes(copied())
     for number, line in enumerate(lines):
         if line.get("rebuild"):
             dump = _encoded(tracker)
@@ -76,6 +78,10 @@ def difference(lines: Sequence[Line]) -> str:
                 seen, modelled = (_ask(ask, driver.tracker) for driver in (core, model))
                 if seen != modelled:
                     return f"line {number + 1}, {name}:\n  core  {seen}\n  model {modelled}"
+            if _bytes(copied()) != then:
+                return f"line {number + 1}: a copy of the job has changed with the job"
+            copied = tracker.copy_job(JOB)
+            then = _bytes(copied())
     return ""
 
 
@@ -86,6 +92,10 @@ def _encoded(tracker: Tracker) -> bytes:
         stones = job["tombstones"]
         order = np.lexsort((stones["second"], stones["low"], stones["high"]))
         stones.update({name: stones[name][order] for name in ("high", "low", "second")})
+    return _bytes(dump)
+
+
+def _bytes(dump: dict[str, Any]) -> bytes:
     return b"".join(map(bytes, encode(dump)))
 
 

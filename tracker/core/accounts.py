@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -433,7 +434,17 @@ class Accounts:
         self.cells.count_in_flight(self.open_rows())
         return done
 
-    # ------------------------------------------------------------ from a snapshot
+    # ------------------------------------------------------------ to and from a snapshot
+
+    def copied(self) -> Accounts:
+        """Return a copy that a dump can read while these accounts change."""
+        other = copy(self)
+        other.life = copy(self.life)
+        other.life.flags = self.life.flags.copy()
+        for name in ("_page_of_slot", "names", "scope_names", "_free_scopes"):
+            setattr(other, name, getattr(self, name).copy())
+        other._use(self.cells.copied())
+        return other
 
     def restore(
         self, ids: Rows, next_id: int, names: Sequence[str], scope_names: Sequence[str], free_scopes: Sequence[int]

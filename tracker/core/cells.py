@@ -15,7 +15,8 @@ its *record*. Where the cells and records lie depends on how many segments the j
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,8 @@ class Touched(NamedTuple):
 class Cells:
     """Cells where each row has one for each segment, at a place that is computed."""
 
+    _DUMPED: ClassVar[tuple[str, ...]] = ("words", "_ended")  # the arrays that a dump is made of
+
     def __init__(self, segments: int) -> None:
         self.segments = segments
         self.words: U8 = np.zeros((0, 4), np.uint64)
@@ -91,6 +94,18 @@ class Cells:
         self.words = _aligned(self.words, capacity * (1 + self.segments))
         self._stamp = extended(self._stamp, len(self.words))
         self._ended = extended(self._ended, capacity)
+        self._place()
+
+    def copied(self) -> Self:
+        """Return a copy that `dump` can read while these cells change: a few blocks of memory, so it is quick."""
+        other = copy(self)
+        for name in self._DUMPED:
+            setattr(other, name, getattr(self, name).copy())
+        other._place()
+        return other
+
+    def _place(self) -> None:
+        """Find the parts of a row in the words."""
         rows = self.words.reshape(-1, 1 + self.segments, 4)
         self._blocks = rows[:, 1:]
         self._place_records(rows[:, 0])

@@ -128,9 +128,14 @@ def _keep(one: object, fields: Iterable[str], values: Values) -> None:
         setattr(one, field, values[field])
 
 
-def dump_job(job: Job) -> Values:
-    """Return the job as plain values; nothing in it is shared with the job."""
-    return {
+def copy_job(job: Job) -> Callable[[], Values]:
+    """Copy the job. The function that is returned makes plain values of the copy, and shares nothing with the job.
+
+    Copying a million substreams takes a tenth of the time that making plain values of them takes, and a job's commands
+    have to wait for the copy alone.
+    """
+    accounts = job.accounts.copied()
+    values = {
         "spec": dump_spec(job.spec),
         "log": dump_log(job.log),
         "subscriptions": dump_subscriptions(job.subscriptions),
@@ -146,7 +151,7 @@ def dump_job(job: Job) -> Values:
         "looked_at": job.looked_at,
         "promised_at": job.promised_at,
         "late_by_id": list(job.late_by_id.items()),
-        "accounts": dump_accounts(job.accounts),
+        "accounts": {},
         "fronts": dump_fronts(job.fronts, job.provisional),
         "closes": dump_closes(job.closing, job.provisional),
         "given_up": [(id_, reason.number) for id_, reason in job.closing.waiting.given_up.items()],
@@ -154,6 +159,7 @@ def dump_job(job: Job) -> Values:
         "advanced": list(job.ends.advanced.items()),
         "tombstones": dump_tombstones(job.tombstones),
     }
+    return lambda: values | {"accounts": dump_accounts(accounts)}
 
 
 def load_job(values: Values) -> Job:

@@ -53,6 +53,8 @@ class SparseCells(Cells):
     number for each group. It costs half a byte a segment.
     """
 
+    _DUMPED = ("words", "_records", "_heads", "_directories", "_marks_of", "_marks", "_done")
+
     def __init__(self, segments: int) -> None:
         super().__init__(segments)
         self._groups = -(-segments // BLOCK)
@@ -71,6 +73,9 @@ class SparseCells(Cells):
     def grow(self, capacity: int) -> None:
         for name in ("_records", "_heads", "_marks_of", "_done"):
             setattr(self, name, extended(getattr(self, name), capacity))
+        self._place()
+
+    def _place(self) -> None:
         self._place_records(self._records)
 
     def clear(self, rows: Rows) -> None:

@@ -350,20 +350,22 @@ class Tracker:
 
     def dump(self) -> dict[str, Any]:
         """Return the whole state as plain values and numpy columns, sharing nothing with it."""
-        return self.dump_whole(self.dump_head(), map(self.dump_job, self.timed()))
+        return self.dump_whole(self.dump_head(), (self.copy_job(name)() for name in self.timed()))
 
     def dump_head(self) -> dict[str, Any]:
         """Return the state that belongs to no job."""
         return {"log_prefix": self._log_prefix, "logs": self._logs, "retention": self._retention}
 
-    def dump_job(self, name: str) -> dict[str, Any]:
-        """Return the state of one job, or of a name without a job whose drain is waiting."""
-        job = self._jobs.get(name)
+    def copy_job(self, name: str) -> Callable[[], dict[str, Any]]:
+        """Copy the state of one job, or of a name without a job whose drain is waiting.
+
+        Returns:
+            a function that makes a part of a dump from the copy; the job may change meanwhile.
+        """
+        jobs = [codec.copy_job(self._jobs[name])] if name in self._jobs else []
         pending = self._pending.get(name, {})
-        return {
-            "jobs": [] if job is None else [codec.dump_job(job)],
-            "pending": [[name, deployment, codec.dump_drain(drain)] for deployment, drain in pending.items()],
-        }
+        drains = [[name, deployment, codec.dump_drain(drain)] for deployment, drain in pending.items()]
+        return lambda: {"jobs": [made() for made in jobs], "pending": drains}
 
     @staticmethod
     def dump_whole(head: dict[str, Any], parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

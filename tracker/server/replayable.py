@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -164,16 +165,17 @@ class ReplayableState:
 
     def dump(self) -> dict[str, Any]:
         """Return a consistent copy, for `ReplayableState`. Another thread may encode it."""
-        parts = list(map(self.tracker.dump_job, self.tracker.timed()))
-        return self.dump_whole(self.tracker.dump_head(), parts, self.at)
+        return self.dump_whole(self.tracker.dump_head(), map(self.tracker.copy_job, self.tracker.timed()), self.at)
 
-    def dump_whole(self, head: dict[str, Any], parts: list[dict[str, Any]], at: int) -> dict[str, Any]:
-        """Put a dump together from its parts.
+    def dump_whole(
+        self, head: dict[str, Any], copies: Iterable[Callable[[], dict[str, Any]]], at: int
+    ) -> dict[str, Any]:
+        """Put a dump together from copies of jobs, of which each is a function that returns its part.
 
         Args:
-            at: the time of the parts, in ns since the Unix epoch.
+            at: the time of the copies, in ns since the Unix epoch.
         """
-        whole = Tracker.dump_whole(head, parts)
+        whole = Tracker.dump_whole(head, (copy() for copy in copies))
         return {"form": _FORM, "tracker": whole, "retention": self._retention, "at": at}
 
 

@@ -77,7 +77,7 @@ class Cut:
         if job in self._left:
             del self._left[job]
             try:
-                part: Any = self._lanes.run(job, partial(self._tracker.dump_job, job), lambda: self._cost(job))
+                part: Any = self._lanes.run(job, partial(self._tracker.copy_job, job), lambda: self._cost(job))
             except Exception as error:  # the snapshot fails, but the command must not
                 part = asyncio.get_running_loop().create_future()
                 part.set_exception(error)
@@ -99,8 +99,11 @@ class Cut:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
         head = await self.head_pending if self.head_pending is not None else self._head
-        parts = [await part if isinstance(part, asyncio.Future) else part for part in self._parts]
-        return self._whole(head, parts, self._at)
+        copies = [await part if isinstance(part, asyncio.Future) else part for part in self._parts]
+        # Many rows take long, and no command has to wait for what becomes of a copy.
+        return await asyncio.get_running_loop().run_in_executor(
+            self._lanes.threads, self._whole, head, copies, self._at
+        )
 
 
 class Snapshots:
