@@ -440,10 +440,12 @@ class Accounts:
         """Return a copy that a dump can read while these accounts change."""
         other = copy(self)
         other.life = copy(self.life)
-        other.life.flags = self.life.flags.copy()
-        for name in ("_page_of_slot", "names", "scope_names", "_free_scopes"):
+        used = len(self._in_use) << PAGE_BITS
+        other.life.flags = self.life.flags[:used].copy()
+        other.names = self.names[:used]
+        for name in ("_page_of_slot", "scope_names", "_free_scopes"):
             setattr(other, name, getattr(self, name).copy())
-        other._use(self.cells.copied())
+        other._use(self.cells.copied(used))
         return other
 
     def restore(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +70,6 @@ class Touched(NamedTuple):
 class Cells:
     """Cells where each row has one for each segment, at a place that is computed."""
 
-    _DUMPED: ClassVar[tuple[str, ...]] = ("words", "_ended")  # the arrays that a dump is made of
-
     def __init__(self, segments: int) -> None:
         self.segments = segments
         self.words: U8 = np.zeros((0, 4), np.uint64)
@@ -96,11 +94,13 @@ class Cells:
         self._ended = extended(self._ended, capacity)
         self._place()
 
-    def copied(self) -> Self:
-        """Return a copy that `dump` can read while these cells change: a few blocks of memory, so it is quick."""
+    def copied(self, rows: int) -> Self:
+        """Return a copy of the first `rows` rows, which `dump` can read while these cells change: a few blocks of
+        memory, so it is quick.
+        """
         other = copy(self)
-        for name in self._DUMPED:
-            setattr(other, name, getattr(self, name).copy())
+        other.words = self.words[: rows * (1 + self.segments)].copy()
+        other._ended = self._ended[:rows].copy()
         other._place()
         return other
 

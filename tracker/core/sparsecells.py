@@ -6,7 +6,8 @@ memory depends on what was reported and announced, and not on segments that nobo
 
 from __future__ import annotations
 
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class SparseCells(Cells):
     number for each group. It costs half a byte a segment.
     """
 
-    _DUMPED = ("words", "_records", "_heads", "_directories", "_marks_of", "_marks", "_done")
+    _BY_ROW = ("_records", "_heads", "_marks_of", "_done")
 
     def __init__(self, segments: int) -> None:
         super().__init__(segments)
@@ -71,12 +72,18 @@ class SparseCells(Cells):
         return self._block_pool.used * BLOCK
 
     def grow(self, capacity: int) -> None:
-        for name in ("_records", "_heads", "_marks_of", "_done"):
+        for name in self._BY_ROW:
             setattr(self, name, extended(getattr(self, name), capacity))
-        self._place()
-
-    def _place(self) -> None:
         self._place_records(self._records)
+
+    def copied(self, rows: int) -> Self:
+        other = copy(self)
+        for name in self._BY_ROW:
+            setattr(other, name, getattr(self, name)[:rows].copy())
+        for name in ("words", "_directories", "_marks"):
+            setattr(other, name, getattr(self, name).copy())
+        other._place_records(other._records)
+        return other
 
     def clear(self, rows: Rows) -> None:
         blocks = self._blocks_of(rows)[2]
