@@ -39,6 +39,7 @@ def test_the_core_and_the_way_of_a_notification(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_one_record_of_a_journal_beside_its_storage(tmp_path: Path) -> None:
     figures = bench(tmp_path / "figures.json", "--only", "append", "--journal", "file", "--journal", "sqlite")
     assert figures == [f"append of one record ({kind}), p{p}" for kind in ("file", "sqlite") for p in (50, 99)]
@@ -64,6 +65,7 @@ def test_others_that_do_what_an_acker_does(tmp_path: Path) -> None:
     assert figures.count("core, by id, 10,000 entries a report") == 6
 
 
+@pytest.mark.thorough
 def test_scrapes_with_reports_beside_them() -> None:
     command = [sys.executable, "-m", "benchmarks.scrape", "--substreams", "5000", "--seconds", "1", "--turns", "1"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)

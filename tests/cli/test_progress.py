@@ -91,6 +91,7 @@ def test_a_long_list_into_a_file_is_counted_on_the_terminal(
             assert not terminal.text, "nothing is left of the bar"
 
 
+@pytest.mark.thorough
 def test_load_moves_a_bar_and_leaves_only_the_figures(shell: Shell) -> None:
     pytest.importorskip("matplotlib", reason="`tracker load` is not installed here")
     with Terminal(shell, "load", "smoke", "--start", "--duration", "1", lines=60) as terminal:

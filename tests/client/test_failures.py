@@ -97,6 +97,7 @@ def test_a_watch_reports_an_absent_tracker_and_continues_when_it_is_back(server:
         assert next(events).seq == 2
 
 
+@pytest.mark.thorough
 def test_waiting_for_an_end_outlasts_a_restart(server: Server) -> None:
     client = TrackerClient(server.address)
     client.define_job(spec("job"))

@@ -96,6 +96,7 @@ def test_a_session_that_is_collected_leaves_the_others_their_threads(
     run("collected", connect, tracker.address, job, tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_process_that_outlives_its_stopped_query_publishes_nothing(
     connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_server_that_would_remove_records_is_refused(
         server.kill()
 
 
+@pytest.mark.thorough
 def test_a_replica_does_not_confirm_who_leads(server: RedisServer, tmp_path: Path) -> None:
     journal, _, _ = opened(server.address())
     other = RedisServer(tmp_path / "other", replicaof=f"127.0.0.1 {server.port}")

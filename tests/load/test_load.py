@@ -77,6 +77,7 @@ def test_smoke_starts_a_tracker_and_leaves_nothing_behind(tmp_path: Path) -> Non
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_nothing_is_lost_or_doubled_when_producers_and_tracker_are_killed(tmp_path: Path) -> None:
     failures = """
         segments = 3

@@ -145,8 +145,8 @@ def line(result: Any, name: str) -> str:
     return str(code)
 
 
-LINES = ["per-scope=3h", "counts"]
-MORE = ["frontier=3h", "wait=3h", "least=100%", "measured=99%/3h"]
+LINES = ["counts"]
+MORE = ["per-scope=3h", "frontier=3h", "wait=3h", "least=100%", "measured=99%/3h"]
 
 
 @pytest.mark.parametrize("promise", [*LINES, *(pytest.param(line, marks=pytest.mark.thorough) for line in MORE)])

@@ -76,6 +76,7 @@ def test_callers_wait_while_redis_is_away_and_nothing_is_lost_or_doubled(redis: 
         assert in_flight(client) == 30
 
 
+@pytest.mark.thorough
 def test_a_silent_redis_makes_the_tracker_unready_until_it_answers(redis: RedisServer, tmp_path: Path) -> None:
     metrics = f"127.0.0.1:{free_port()}"
     tracker = Server(tmp_path, redis.address(), "--metrics", metrics)

@@ -104,6 +104,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("part", "name", "fault"), FAULTS, ids=lambda value: getattr(value, "__name__", value))
 def test_a_tracker_that_is_wrong_about_numbers_is_found_out(
     monkeypatch: pytest.MonkeyPatch, part: type, name: str, fault: object
@@ -161,6 +162,7 @@ def test_a_tracker_that_forgets_what_has_ended_is_found_out(monkeypatch: pytest.
     pytest.fail("nobody noticed that nothing was remembered")
 
 
+@pytest.mark.thorough
 def test_a_tracker_that_mixes_up_recycled_rows_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparseCells, "clear", lambda *_: None)
     for seed in range(100):

@@ -53,6 +53,7 @@ def test_an_order_ends_with_its_last_part(
     orders.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_each_order_equals_a_batch_over_kills_and_drains(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

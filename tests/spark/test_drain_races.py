@@ -107,6 +107,7 @@ def it(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Pat
 # ---------------------------------------------------------------- a batch that had published, and was interrupted
 
 
+@pytest.mark.thorough
 def test_a_release_that_died_and_starts_into_a_drain_releases_once(
     it: Job, feed: Feed, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

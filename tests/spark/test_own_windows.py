@@ -54,7 +54,9 @@ class FullMoons(Length):
         return rule, rule.key_at(rows.micros, None)
 
 
-@pytest.mark.parametrize("through_a_channel", [False, True], ids=["direct", "channel"])
+@pytest.mark.parametrize(
+    "through_a_channel", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["direct", "channel"]
+)
 def test_a_kind_of_windows_from_outside_is_released_like_a_batch(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, through_a_channel: bool
 ) -> None:

@@ -346,6 +346,7 @@ def test_windows_up_to_the_last_time_that_is_tracked_come_out(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_rows_that_spark_drops_as_late_are_said(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_query_goes_on_where_its_last_batch_ended(job: Job) -> None:
     assert min(each["at"][0] for each in calls if each["call"] == "read") == 2
 
 
+@pytest.mark.thorough
 def test_a_batch_that_failed_is_read_between_its_own_offsets(job: Job) -> None:
     job.put(1)
     job.fails = 1
@@ -190,6 +191,7 @@ def test_a_run_with_available_now_ends_where_the_source_says(job: Job) -> None:
         assert job.taken == {0: [0]}, "before Spark 4.2 it is one batch"
 
 
+@pytest.mark.thorough
 def test_sources_are_asked_in_the_plans_order(job: Job) -> None:
     job.put(1)
     both = job.stream("first").unionByName(job.stream("second"))
