@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     of a call breaks the Spark session of those after it.
     """
     part, parts = map(int, config.getoption("--share").split("/"))
-    items[:] = [each for each in items if crc32(each.nodeid.partition("[")[0].encode()) % parts == part % parts]
+    items[:] = [each for each in items if crc32(each.nodeid.encode()) % parts == part % parts]
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
     over_connect = config.getoption("--connect")
     for item in items:
