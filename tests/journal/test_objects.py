@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -93,6 +94,14 @@ def read(following: Any, count: int) -> list[tuple[int, Record]]:
 
 
 # ---------------------------------------------------------------- keeping
+
+
+def test_a_log_that_nobody_has_claimed_is_not_recovered(directory: Place) -> None:
+    opened(directory.address())[0].close()
+    standby = follow_journal(directory.address())
+    assert standby is not None
+    with closing(standby), pytest.raises(JournalLockedError, match="nobody has claimed it yet"):
+        standby.recover(False)
 
 
 def test_what_was_appended_comes_back_in_order(place: Place) -> None:
