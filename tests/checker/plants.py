@@ -28,9 +28,9 @@ from tracker.journal.redis import log as redis_log
 from tracker.journal.redis import scripts
 from tracker.journal.redis.log import Known, Relation, Top
 from tracker.server import app, owning
-from tracker.server.clock import Clock
 from tracker.server.owning import Leadership
 from tracker.server.replayable import ReplayableState
+from tracker.server.sequencer import Clock
 from tracker.server.watching import Readers
 from tracker.wire.codec import Method
 

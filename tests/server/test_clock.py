@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tracker.server.clock import Clock
+from tracker.server.sequencer import Clock
 
 S = 10**9
 DAY = 24 * 3600 * S

@@ -11,12 +11,11 @@ from tracker.contract.commands import Command
 from tracker.core import Prepared
 from tracker.journal import MemoryJournal
 from tracker.server import sequencer as sequencing
-from tracker.server.clock import Clock
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
 from tracker.server.measures import JobLabels, Measures
 from tracker.server.replayable import RecoveredState, ReplayableState, Started
-from tracker.server.sequencer import JournalHealth, Sequencer
+from tracker.server.sequencer import Clock, JournalHealth, Sequencer
 from tracker.wire.codec import Method, read_command
 from tracker.wire.gen import tracker_pb2 as wire
 

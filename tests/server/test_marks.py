@@ -20,13 +20,12 @@ from tracker.contract.commands import Answer
 from tracker.core import Prepared, Refused
 from tracker.journal import JournalError, LeftOut, Record, SqliteJournal, follow_journal, mark, open_journal
 from tracker.server import lanes, sequencer
-from tracker.server.clock import Clock
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
 from tracker.server.measures import JobLabels, Measures
 from tracker.server.owning import stand_by
 from tracker.server.replayable import Followed, ReplayableState, Started, recover
-from tracker.server.sequencer import JournalHealth, Sequencer, Snapshots
+from tracker.server.sequencer import Clock, JournalHealth, Sequencer, Snapshots
 from tracker.wire.codec import Method, read_command
 from tracker.wire.gen import tracker_pb2 as wire
 

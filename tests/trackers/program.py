@@ -17,14 +17,13 @@ from tracker.journal import (
     JournalLockedError,
 )
 from tracker.server import backups
-from tracker.server.clock import Clock
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
 from tracker.server.measures import JobLabels, Measures
 from tracker.server.notices import Notices
 from tracker.server.owning import Leadership, stand_by
 from tracker.server.replayable import Followed, ReplayableState, recover
-from tracker.server.sequencer import JournalHealth, Sequencer, Snapshots
+from tracker.server.sequencer import Clock, JournalHealth, Sequencer, Snapshots
 from tracker.server.ticking import Ticker
 from tracker.wire.codec import Method, read_command
 

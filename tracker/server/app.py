@@ -33,7 +33,6 @@ from tracker.wire.addresses import UNIX, host_and_port
 from . import replayable
 from .admission import Admission
 from .calls import Calls
-from .clock import Clock
 from .intake import collect_garbage_rarely, return_large_blocks
 from .inventory import Inventory, Surveys
 from .lanes import TURN_S, Lanes
@@ -44,7 +43,7 @@ from .metrics import Metrics, ServingMetrics
 from .notices import Notices
 from .owning import Leadership, Readiness, own
 from .replayable import Followed, RecoveredState
-from .sequencer import JournalHealth, Sequencer, Snapshots
+from .sequencer import Clock, JournalHealth, Sequencer, Snapshots
 from .service import SERVICE, Administration, HandOver, Service
 from .ticking import Ticker
 from .watching import Readers

@@ -23,12 +23,11 @@ import tracker
 from tracker.contract.status import Tally
 from tracker.contract.values import DrainState, Reason
 
-from .clock import Clock
 from .intake import Intake
 from .inventory import Inventory, JobNumbers
 from .measures import OTHERS, Distribution, JobLabels, Measures, escaped
 from .owning import Readiness
-from .sequencer import Sequencer
+from .sequencer import Clock, Sequencer
 from .watching import Readers
 
 

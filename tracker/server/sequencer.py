@@ -3,7 +3,7 @@
 Everything here runs on one event loop. The journal's syncs, snapshots and long commands (`lanes`) run in threads. With
 a journal that syncs, new commands gather while the previous group is being synced, so many callers share a sync; and
 a group is carried out while the next one syncs. No command is carried out, and so no caller gets an answer, before the
-command is durable. If the journal fails, the state stays as it was.
+command is durable. If the journal fails, the state stays as it was. All timers use the time of commands, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tracker.core import Prepared, Refused
 from tracker.journal import Journal, JournalError, JournalFullError, JournalGoneError, Record
 from tracker.wire.codec import Method
 
-from .clock import Clock
 from .lanes import Lanes, settle
 from .limits import Limits
 from .measures import Measures
@@ -41,9 +40,58 @@ _PROBE_S = 1.0  # seconds between attempts to use a journal that failed
 _PATIENCE_S = 20.0  # seconds for which a stop waits for such a group
 _NOBODY = "\0"  # not the name of a job: a tick for it changes nothing, but shows whether the journal works
 _COPY_S = 0.002  # seconds of copying before other tasks get a turn
+_JUMP_NS = 60 * 10**9  # a clock that is further ahead than this has jumped, not drifted
+_LASTS_NS = 60 * 10**9  # the clock's new time counts once the jump has lasted so long
 
 #: Returns the number of a record, and a copy of the state after it.
 Copy: TypeAlias = Callable[[], Awaitable[tuple[int, Any]]]
+
+
+class Clock:
+    """The time of commands, in nanoseconds since the Unix epoch: it never goes back, and no jump stops it.
+
+    It follows the machine's clock, with two differences. While the machine's clock is behind, even after a restart, it
+    advances by elapsed time until the clock has caught up. And it follows a jump ahead only once the jump has lasted a
+    while, so a clock that is wrong for a few seconds has no effect.
+
+    Args:
+        last: the last time in the journal; the clock never returns an earlier one.
+        wall: the machine's clock, in ns since the Unix epoch.
+        elapsed: a monotonic clock, in ns.
+
+    >>> wall, elapsed = iter([100, 200, 50]), iter([0, 100, 130])
+    >>> clock = Clock(0, lambda: next(wall), lambda: next(elapsed))
+    >>> clock.now(), clock.now()
+    (200, 230)
+    """
+
+    def __init__(
+        self,
+        last: int,
+        wall: Callable[[], int] = lambda: time.time_ns(),
+        elapsed: Callable[[], int] = lambda: time.monotonic_ns(),
+    ) -> None:
+        self._wall = wall
+        self._elapsed = elapsed
+        self._looked = elapsed()
+        # A long stop of the server looks the same as a wrong clock, so here the clock counts.
+        self._now = max(last, wall())
+        self._ahead_since: int | None = None
+
+    def now(self) -> int:
+        """Return the time; it is never less than the one before."""
+        elapsed, wall = self._elapsed(), self._wall()
+        goes_on = self._now + max(0, elapsed - self._looked)
+        self._looked = elapsed
+        if wall - goes_on <= _JUMP_NS:
+            self._ahead_since = None
+            # A clock that was set back a little catches up; a clock that runs a little faster is followed.
+            self._now = max(goes_on, wall)
+        else:
+            if self._ahead_since is None:
+                self._ahead_since = elapsed
+            self._now = wall if elapsed - self._ahead_since >= _LASTS_NS else goes_on
+        return self._now
 
 
 class Cut:

@@ -15,10 +15,9 @@ from tracker.contract.commands import Tick
 from tracker.core import Prepared, Refused, Tracker
 from tracker.wire.codec import Method
 
-from .clock import Clock
 from .lanes import Lanes
 from .notices import Notices
-from .sequencer import Sequencer
+from .sequencer import Clock, Sequencer
 
 log = logging.getLogger("tracker.ticking")
 
