@@ -23,7 +23,7 @@ from benchmarks.workload import FRONT, JOB, SEGMENT, Ids
 from tracker.client import Credentials, JobSpec, TrackerClient
 from tracker.client.credentials import Bearer
 from tracker.load.servers import bare_server
-from tracker.wire.columns import unpack_u8
+from tracker.wire.codec import unpack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.wire.columns import pack_i8, pack_u4, pack_u8
+from tracker.wire.codec import pack_i8, pack_u4, pack_u8
 from tracker.wire.gen import columns_pb2
 
 JOB: Final = "bench"

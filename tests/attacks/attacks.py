@@ -21,7 +21,7 @@ from tests.conformance.over_grpc import refusal
 from tests.server.processes import Server
 from tests.server.rawfields import field
 from tests.server.tracking import define, report
-from tracker.wire.columns import pack_i8, pack_u4, pack_u8
+from tracker.wire.codec import pack_i8, pack_u4, pack_u8
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 

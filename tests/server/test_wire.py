@@ -9,8 +9,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tracker.contract.commands import Report
-from tracker.wire.codec import Method, read_command
-from tracker.wire.columns import pack_i8, pack_u4, pack_u8
+from tracker.wire.codec import Method, pack_i8, pack_u4, pack_u8, read_command
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
 PACKED = {FieldDescriptor.TYPE_FIXED32: pack_u4, FieldDescriptor.TYPE_FIXED64: pack_u8}

@@ -17,7 +17,7 @@ from tracker.contract.refusal import Refusal
 from tracker.contract.spec import check_texts
 from tracker.contract.values import Outcome
 from tracker.wire import codec
-from tracker.wire.columns import unpack_u8
+from tracker.wire.codec import unpack_u8
 from tracker.wire.gen import columns_pb2, tracker_pb2
 
 _R = TypeVar("_R", bound="ProducerRun")

@@ -38,7 +38,7 @@ from tracker.client.report import Rows, combined
 from tracker.contract.commands import Report
 from tracker.contract.values import I8, NO_END_TIME, U4
 from tracker.wire import codec
-from tracker.wire.columns import pack_i8, pack_u4, pack_u8, unpack_u8
+from tracker.wire.codec import pack_i8, pack_u4, pack_u8, unpack_u8
 from tracker.wire.gen import columns_pb2
 from tracker.wire.gen import tracker_pb2 as wire
 
