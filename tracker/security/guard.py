@@ -439,7 +439,7 @@ class HttpGuard:
 
 
 class JobAccess:
-    """Judge of which jobs the status page shows to a caller (`tracker.page.source.Access`)."""
+    """Judge of which jobs the status page shows to a caller (`tracker.page.application.Access`)."""
 
     def may_see(self, request: HTTPConnection, job: str) -> bool:
         """Return whether the caller of a request that `HttpGuard` let pass may see a job, and still may."""
