@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tracker.contract.values import Reason
-from tracker.core import codec, reports, unpromised
+from tracker.core import codec, reports, timers
 from tracker.core.ends import Completion
 from tracker.journal import LeftOut, Recovery, SqliteJournal
 from tracker.journal.mark import Mark, Marked, Marks
@@ -104,12 +104,12 @@ def _forgets_rules(change: pytest.MonkeyPatch) -> None:
 
 
 def _closes_in_hand_overs(change: pytest.MonkeyPatch) -> None:
-    change.setattr(unpromised, "next_due", lambda job: job.now)
+    change.setattr(timers, "_unpromised_due", lambda job: job.now)
 
 
 def _takes_fronts_for_silent(change: pytest.MonkeyPatch) -> None:
-    fall_silent = unpromised._fall_silent
-    change.setattr(unpromised, "_fall_silent", lambda job, silence: fall_silent(job, silence // 4))
+    fall_silent = timers._fall_silent
+    change.setattr(timers, "_fall_silent", lambda job, silence: fall_silent(job, silence // 4))
 
 
 #: The stores, whether they lose what they had, and how the mend is taken out.

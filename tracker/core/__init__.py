@@ -15,7 +15,7 @@ again, which is all in `provisional`.
 
 Fronts promise what they will not send any more (`fronts`), or how much they send (`expectations`); a substream that
 waits for none of them is closed (`closed`), and `timeindex` finds what a time closes. Substreams of which they promise
-nothing in time are given up (`unpromised`). A closed substream whose accumulators balance on a segment and on
+nothing in time are given up (`timers`). A closed substream whose accumulators balance on a segment and on
 everything upstream (`graph`) has ended there (`ends`), once, in the contract's order. A substream that has ended stays
 ended (`tombstones`); a deployment is brought to its end by its drain.
 

@@ -28,7 +28,7 @@ class Waiting:
 
     Attributes:
         closes: by id, the fronts that closed it by name, in order.
-        given_up: by id, the reason for which no front is asked any more (`unpromised`).
+        given_up: by id, the reason for which no front is asked any more (`timers`).
         expectations: the numbers of elements that fronts have given.
         counted: ids of which more may have been sent than expected, since `exceeded` was asked.
     """

@@ -36,7 +36,7 @@ class Front:
         idle: it is not waited for, as long as another front is.
         last_contact: when its owner's last message arrived, or when it was added (ns).
         last_promise: when it promised last (ns); None: not yet.
-        silent: others have promised for long since it did; what waits for nothing else is closed (`unpromised`).
+        silent: others have promised for long since it did; what waits for nothing else is closed (`timers`).
         quiet_since: its last promise, or when it was added or the last hand-over ended, from which its silence counts.
     """
 

@@ -32,7 +32,7 @@ counted. While a row is OPEN, marks come and go (`mark`, `unmark`), and decide w
   from idleness, or an IMMEDIATE epoch that is revoked, takes its promises back. `closed` notes the groups where there
   are several.
 * ``SOLE``: no front is asked: its only source has closed it, until that close is revoked with its epoch, or it was
-  given up (`unpromised`).
+  given up (`timers`).
 * ``AWAITING_RECOMMIT``: an IMMEDIATE epoch that had folded something of it was revoked, and will be made again; until
   a later epoch of the same producer is committed, or it is known that none will be, balance proves nothing.
 * ``STALLED``: it was announced as stalled, and nothing of it has changed since.
