@@ -210,9 +210,6 @@ class Epoch:
 
         Returns:
             the reports to keep.
-
-        Raises:
-            Refused: ``MISSING_UNITS``, ``SPLIT_UNITS``.
         """
         missing = [unit for unit in manifest if unit not in self.units]
         if missing:

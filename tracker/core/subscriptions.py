@@ -256,11 +256,7 @@ class Subscriptions:
         return subscription
 
     def find(self, name: str) -> Subscription:
-        """Return a subscription that has not expired.
-
-        Raises:
-            Refused: ``UNKNOWN_SUBSCRIPTION``; ``SUBSCRIPTION_EXPIRED``.
-        """
+        """Return a subscription that has not expired."""
         subscription = self._named(name)
         if subscription.expired is not None:
             raise subscription.refusal()

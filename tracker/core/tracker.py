@@ -233,11 +233,7 @@ class Tracker:
     # ------------------------------------------------------------ questions, which change nothing
 
     def view(self, job: str) -> JobView:
-        """Return a job, to be asked about.
-
-        Raises:
-            Refused: ``UNKNOWN_JOB``.
-        """
+        """Return a job, to be asked about."""
         return JobView(self._job(job))
 
     def find(self, job: str) -> JobView | None:

@@ -171,11 +171,7 @@ class Resolved:
 
 
 def resolve(report: Report, graph: Graph, accounts: Accounts, log_id: str) -> Resolved:
-    """Check a report's shape, units, segments and entries' end times, and look its names up.
-
-    Raises:
-        Refused: ``MALFORMED``, ``LOG_CHANGED``, ``UNKNOWN_ID``, ``UNKNOWN_SEGMENT``, ``END_TIME_CONFLICT``.
-    """
+    """Check a report's shape, units, segments and entries' end times, and look its names up."""
     _check_shape(report)
     rows = accounts.find(report.scopes, report.scope_index, report.names)
     new, again = _new_names(report, rows) if len(rows) else ([], [])

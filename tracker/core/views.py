@@ -317,11 +317,7 @@ class JobView:
         return self._job.subscriptions.names_asked_for(besides)
 
     def filter_of(self, subscription: str) -> EventFilter:
-        """Return what a subscription asks for.
-
-        Raises:
-            Refused: ``UNKNOWN_SUBSCRIPTION``; ``SUBSCRIPTION_EXPIRED``.
-        """
+        """Return what a subscription asks for."""
         return self._job.subscriptions.find(subscription).wanted
 
     def subscriptions(self) -> list[SubscriptionStatus]:
@@ -367,11 +363,7 @@ class JobView:
         )
 
     def through(self, log_id: str, producer: str, epoch: int, substreams: Iterable[tuple[str, str]]) -> Through:
-        """Return how far the substreams of a report have come.
-
-        Raises:
-            Refused: ``LOG_CHANGED``; ``UNKNOWN_PRODUCER``.
-        """
+        """Return how far the substreams of a report have come."""
         job = self._job
         if log_id != job.log.log_id:
             raise Refused(

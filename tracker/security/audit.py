@@ -56,11 +56,7 @@ class Audit:
             raise ValueError(f"the audit log {path} cannot be written: {failed.strerror}") from failed
 
     async def check(self) -> None:
-        """Refuse a command while lines wait to be written.
-
-        Raises:
-            Refused: ``AUDIT``.
-        """
+        """Refuse a command while lines wait to be written."""
         if self._kept:
             await self._write([])
         if self._kept:

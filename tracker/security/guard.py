@@ -119,11 +119,7 @@ class Guard:
         return Caller(self, call, self.identify(digest, names), digest, names, peer)
 
     def identify(self, digest: bytes | None, names: tuple[str, ...]) -> Identity:
-        """Return the client with a token of this hash, or else with a certificate of these names.
-
-        Raises:
-            Refused: ``UNAUTHENTICATED``, ``PERMISSION_DENIED``.
-        """
+        """Return the client with a token of this hash, or else with a certificate of these names."""
         if digest is not None:
             # The hashes are compared in constant time, though even a whole hash would not help to find its token.
             for known, identity in self._by_prefix.get(digest[:_PREFIX], ()):
@@ -222,9 +218,6 @@ class Caller:
 
         Args:
             more: a scope that the call needs besides.
-
-        Raises:
-            Refused: ``PERMISSION_DENIED``, ``UNAUTHENTICATED``.
         """
         if self._generation != self._guard.generation:
             self.renew()
@@ -235,21 +228,13 @@ class Caller:
             self.identity.check_scope(self._call, more)
 
     def authorize_all(self) -> None:
-        """Refuse a call that concerns all jobs to a client that may not, or may no longer, touch each of them.
-
-        Raises:
-            Refused: ``PERMISSION_DENIED``, ``UNAUTHENTICATED``.
-        """
+        """Refuse a call that concerns all jobs to a client that may not, or may no longer, touch each of them."""
         if self._generation != self._guard.generation:
             self.renew()
         self.identity.check_all_jobs(self._call)
 
     def renew(self) -> None:
-        """Take the client from the file as it is now.
-
-        Raises:
-            Refused: ``UNAUTHENTICATED``, ``PERMISSION_DENIED``.
-        """
+        """Take the client from the file as it is now."""
         self._generation, self._job = self._guard.generation, None
         if not self._guard.is_open:
             self.identity = self._guard.identify(self._digest, self._names)

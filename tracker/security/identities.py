@@ -282,11 +282,7 @@ class Identity:
         return "*" in self.jobs
 
     def check_scope(self, call: str, needed: Scope | None) -> None:
-        """Refuse a call that needs a scope that this client does not have.
-
-        Raises:
-            Refused: ``PERMISSION_DENIED``.
-        """
+        """Refuse a call that needs a scope that this client does not have."""
         if needed is None or needed in self._allowed:
             return
         scopes = ", ".join(sorted(self.scopes)) or "none"
@@ -297,11 +293,7 @@ class Identity:
         )
 
     def check_job(self, job: str) -> None:
-        """Refuse a job that no pattern matches.
-
-        Raises:
-            Refused: ``PERMISSION_DENIED``.
-        """
+        """Refuse a job that no pattern matches."""
         if not self.may_touch(job):
             patterns = ", ".join(map(repr, self.jobs)) or "none"
             raise DeniedError(
@@ -311,11 +303,7 @@ class Identity:
             )
 
     def check_all_jobs(self, call: str) -> None:
-        """Refuse a call that concerns all jobs to a client that may not touch each of them.
-
-        Raises:
-            Refused: ``PERMISSION_DENIED``.
-        """
+        """Refuse a call that concerns all jobs to a client that may not touch each of them."""
         if not self.sees_all:
             patterns = ", ".join(map(repr, self.jobs)) or "none"
             raise DeniedError(

@@ -247,11 +247,7 @@ class Intake:
     # ---------------------------------------------------------------- reading
 
     async def command(self, method: Method, data: bytes) -> Command:
-        """Parse a request into its command.
-
-        Raises:
-            Refused: ``LIMIT``, ``MALFORMED``.
-        """
+        """Parse a request into its command."""
         self._check_size(method, len(data))
         if len(data) <= _AT_ONCE:
             return self._command(method, data)
@@ -301,22 +297,14 @@ class Intake:
         return command
 
     def question(self, kind: type[Any], data: bytes) -> Any:
-        """Parse the message of a look-up.
-
-        Raises:
-            Refused: ``LIMIT``, ``MALFORMED``.
-        """
+        """Parse the message of a look-up."""
         self._limits.check("max_message_bytes", len(data), "split the request")
         self._limits.check("max_question_bytes", len(data), "ask for less in one call")
         wirecounts.check(data, _question_shape(kind), self._limits)
         return codec.parse(kind, data)
 
     def asked(self, kind: type[Any], data: bytes, caller: Caller) -> Any:
-        """Parse the message of a look-up about a job, which its caller must be allowed to read.
-
-        Raises:
-            Refused: ``LIMIT``, ``MALFORMED``, ``PERMISSION_DENIED``, ``UNAUTHENTICATED``.
-        """
+        """Parse the message of a look-up about a job, which its caller must be allowed to read."""
         request = self.question(kind, data)
         caller.authorize(request.job)
         return request

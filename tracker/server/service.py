@@ -82,11 +82,7 @@ class HandOver:
         return _SHORT_GRACE_S if self.asked else _GRACE_S
 
     async def begin(self) -> str:
-        """Stop the server, and return who gets the journal.
-
-        Raises:
-            Refused: ``NO_STANDBY``, ``JOURNAL_FAILED``.
-        """
+        """Stop the server, and return who gets the journal."""
         standby = await self._standby()
         if not isinstance(self._journal, FollowableJournal):
             # The standby reads the journal only when it has it: the less there is to read, the sooner it serves.

@@ -122,9 +122,6 @@ def shape_of(message: Descriptor) -> Shape:
 def check(data: bytes, shape: Shape, limits: Limits) -> None:
     """Refuse a request that holds more than the limits allow.
 
-    Raises:
-        Refused: ``LIMIT``.
-
     >>> from tracker.wire.gen import tracker_pb2 as wire
     >>> small = Limits(max_segments=1)
     >>> spec = wire.JobSpec(segments=[wire.Segment(name="a"), wire.Segment(name="b")])
@@ -183,11 +180,7 @@ def least_limit(limits: Limits) -> int:
 
 
 def check_command(command: Command, limits: Limits) -> None:
-    """Do what `check` does, for a request that was small enough to be parsed first.
-
-    Raises:
-        Refused: ``LIMIT``.
-    """
+    """Do what `check` does, for a request that was small enough to be parsed first."""
     match command:
         case Report():
             entries = max(len(command.xor), len(command.sent), len(command.received), len(command.substream_index))

@@ -257,9 +257,6 @@ def read_large_report(pieces: Iterable[bytes]) -> commands.Report:
     others.
 
     It takes as long as reading it in one piece, but no step of it takes long, so that other threads get their turns.
-
-    Raises:
-        Refused: ``MALFORMED``.
     """
     first, *more = (parse(wire.ReportRequest, piece) for piece in pieces)
     return read_report(first, more)
