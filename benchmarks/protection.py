@@ -32,7 +32,7 @@ from tracker.cli.output import print_pairs, print_table
 from tracker.client.credentials import VARIABLES
 from tracker.load.results import machine
 from tracker.load.servers import Server
-from tracker.security.tokensfile import entry, new_token
+from tracker.security.identities import entry, new_token
 
 _ENTRIES: Final = 10_000
 _SUBSTREAMS: Final = 100_000

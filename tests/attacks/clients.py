@@ -10,7 +10,7 @@ import grpc
 from tests.server.processes import Server
 from tracker.client.connection import AuthorizingChannel
 from tracker.client.credentials import Bearer, Credentials
-from tracker.security.tokensfile import entry, new_token
+from tracker.security.identities import entry, new_token
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 
 #: The attacker's quotas.

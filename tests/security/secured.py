@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.security.authority import Authority
 from tests.server.processes import Servers
 from tracker.client import Credentials, TrackerClient
-from tracker.security.tokensfile import entry, new_token
+from tracker.security.identities import entry, new_token
 
 
 class Secured:

@@ -20,8 +20,7 @@ from tracker.client import TrackerClient, TrackerError
 from tracker.client.calls import Backoff
 from tracker.contract.refusal import Refused
 from tracker.security.guard import Guard
-from tracker.security.identities import Bucket, Quotas, Usage
-from tracker.security.tokensfile import TokensFileError, parse_clients
+from tracker.security.identities import Bucket, Quotas, TokensFileError, Usage, parse_clients
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerStub
 

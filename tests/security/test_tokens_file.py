@@ -8,7 +8,7 @@ import pytest
 
 from tracker.contract.refusal import Refused
 from tracker.security.guard import Guard
-from tracker.security.tokensfile import TokensFileError, entry, hash_of, new_token, read_clients
+from tracker.security.identities import TokensFileError, entry, hash_of, new_token, read_clients
 
 _HASH = hash_of("trk_example")
 _GOOD = f'[clients.a]\nsha256 = "{_HASH}"\nscopes = ["report"]\njobs = ["*"]\n'

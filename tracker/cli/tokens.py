@@ -10,8 +10,7 @@ import typer
 
 from tracker.cli.declarations import Group, WrongUsageError, command, ending_at, new_commands
 from tracker.cli.output import print_line
-from tracker.security import tokensfile
-from tracker.security.identities import Scope
+from tracker.security.identities import Scope, entry, new_token
 
 commands = new_commands()
 _group = new_commands()
@@ -51,14 +50,14 @@ def new(
 
     The entry has only the token's hash. So this is the only moment at which the token can be kept.
     """
-    made = tokensfile.new_token()
+    made = new_token()
     with ending_at():
-        entry = tokensfile.entry(name, made, scope, job)
+        lines = entry(name, made, scope, job).splitlines()
     if out is None:
         print_line(f"token: {made}", error=True)
     else:
         _write(out, made)
-    for line in entry.splitlines():
+    for line in lines:
         print_line(line)
     return 0
 

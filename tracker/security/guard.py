@@ -42,13 +42,15 @@ from .identities import (
     NEEDED,
     PAGE,
     UNBOUNDED,
+    Clients,
     DeniedError,
     Identity,
     Scope,
+    TokensFileError,
     Usage,
+    read_clients,
     unauthenticated,
 )
-from .tokensfile import Clients, TokensFileError, read_clients
 from .transport import Certificate
 
 log = logging.getLogger("tracker.security")
