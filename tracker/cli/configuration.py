@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast, get_args
@@ -252,7 +252,7 @@ class _Checks:
     def _line(self, section: str, key: str) -> int:
         """Return the line of a key, or of its section, as nearly as can be told without a parser's positions."""
         found, inside = 1, not section
-        for number, text in self._lines():
+        for number, text in enumerate(self._text.splitlines(), 1):
             header = re.match(r"\s*\[\s*([^\]]+?)\s*\]", text)
             if header:
                 inside = header.group(1).replace('"', "") == section
@@ -260,6 +260,3 @@ class _Checks:
             elif inside and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", text):
                 return number
         return found
-
-    def _lines(self) -> Iterator[tuple[int, str]]:
-        return iter(enumerate(self._text.splitlines(), 1))

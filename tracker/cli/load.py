@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,7 +22,7 @@ from tracker.cli.options import needs
 from tracker.cli.output import Form, print_json, print_line, print_pairs, print_table, progress
 
 if TYPE_CHECKING:
-    from tracker.load.results import Latency, Result
+    from tracker.load.results import Result
     from tracker.load.run import Progress, Search, Step
     from tracker.load.scenario import Scenario
     from tracker.load.servers import Target
@@ -113,16 +113,12 @@ def run(arguments: _Asked) -> int:
         from tracker.load.scenario import ScenarioError
         from tracker.load.servers import FailedError
 
-    signal.signal(signal.SIGTERM, _terminated)
+    # As Ctrl-C ends the command, so that it stops the processes that it has started.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with ending_at(FailedError, wrong=(ScenarioError,)):
         scenario = _scenario(arguments)
         with _target(arguments) as target:
             return _run(arguments, scenario, target)
-
-
-def _terminated(number: int, _frame: object) -> NoReturn:
-    """End the command as Ctrl-C does, so that it stops the processes that it has started."""
-    raise SystemExit(128 + number)
 
 
 def _scenario(arguments: _Asked) -> Scenario:
@@ -261,6 +257,7 @@ def print_search(search: Search, bound: float) -> None:
     Args:
         bound: what p99 might be, in milliseconds.
     """
+    print_line()
     if not search.rate:
         why = ""
         if search.too_busy:
@@ -269,10 +266,8 @@ def print_search(search: Search, bound: float) -> None:
                 f": this machine is too busy for a search: 99 % of the calls to a server that does nothing also took "
                 f"up to {took:.1f} ms; try again when it is quieter, or with a higher --bound"
             )
-        print_line()
         print_line(f"no rate was sustained{why}")
         return
-    print_line()
     print_line(f"sustained: {search.rate:,.1f} reports/s, p99 within {bound:g} ms and no growing backlog")
     if search.by_generator:
         print_line("above it the generator could not keep up: the tracker may sustain more than this machine can show")
@@ -299,12 +294,11 @@ def _latency_rows(result: Result) -> list[list[str]]:
         "the generator's own lateness": result.generator.lag,
         "in the same seconds, a call that does nothing": result.floor,
     }
-    return [_row(name, latency) for name, latency in kinds.items() if latency.count]
-
-
-def _row(name: str, latency: Latency) -> list[str]:
-    numbers = (latency.p50, latency.p90, latency.p99, latency.p999, latency.longest)
-    return [name, f"{latency.count:,}", *map(_ms, numbers)]
+    return [
+        [name, f"{each.count:,}", *map(_ms, (each.p50, each.p90, each.p99, each.p999, each.longest))]
+        for name, each in kinds.items()
+        if each.count
+    ]
 
 
 def _pairs(scenario: Scenario, result: Result) -> list[tuple[str, str]]:

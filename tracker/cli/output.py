@@ -174,7 +174,8 @@ def print_rows(columns: Sequence[Column[T]], items: Iterable[T], form: Form = Fo
     shown = [column for column in columns if form is Form.WIDE or not column.wide]
     titles: Sequence[str] | None = [column.title for column in shown]
     widths = [len(column.title) for column in shown]
-    for rows in _chunks([_cell(column, item) for column in shown] for item in items):
+    remaining = ([_cell(column, item) for column in shown] for item in items)
+    for rows in iter(lambda: list(islice(remaining, _CHUNK)), []):
         widths = [max(width, *(len(row[place].text) for row in rows)) for place, width in enumerate(widths)]
         numbers = [all(row[place].number for row in rows) for place in range(len(shown))]
         if is_terminal():
@@ -240,12 +241,6 @@ def _cell(column: Column[T], item: T) -> Cell:
     return Cell(text(value), column.style(item) if column.style else "", isinstance(value, int))
 
 
-def _chunks(rows: Iterable[list[Cell]]) -> Iterator[list[list[Cell]]]:
-    remaining = iter(rows)
-    while chunk := list(islice(remaining, _CHUNK)):
-        yield chunk
-
-
 def _aligned(texts: Sequence[str], widths: Sequence[int], numbers: Sequence[bool]) -> str:
     cells = [
         text.rjust(width) if number else text.ljust(width)
@@ -277,7 +272,7 @@ def progress(quiet: bool = False) -> Iterator[Show]:
         with bar() as show:
             yield show
     elif quiet:
-        yield _nothing
+        yield lambda *_: None
     else:
         yield _Lines()
 
@@ -298,10 +293,6 @@ def followed(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:
             if number % _SHOW_EVERY == 0:
                 show(number, total, f"{number:,} {what}")
             yield item
-
-
-def _nothing(done: float, total: float, text: str) -> None:
-    """Show nothing."""
 
 
 class _Lines:

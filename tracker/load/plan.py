@@ -88,7 +88,8 @@ class Plan:
         self.substreams = self.slots * self.generations
         slots, generations = np.divmod(np.arange(self.substreams), self.generations)
         self.exists = generations <= self._final_generations[slots]
-        self.close_ticks = self._close_ticks(slots, generations)
+        natural = (generations + 1) * self._life - self._phases[slots] - 1
+        self.close_ticks = np.where(natural < self._lasts, natural, self._final_closes[slots])
 
         weights = 1.0 / (1.0 + places) ** scenario.skew
         self._shares = np.cumsum(weights) / weights.sum()
@@ -176,10 +177,6 @@ class Plan:
             return slots, (tick + 1 + phase) // self._life - 1 + 0 * slots
         slots = _range(self._final_closes, tick)
         return slots, self._final_generations[slots]
-
-    def _close_ticks(self, slots: Integers, generations: Integers) -> Integers:
-        natural = (generations + 1) * self._life - self._phases[slots] - 1
-        return np.where(natural < self._lasts, natural, self._final_closes[slots])
 
     # ---------------------------------------------------------------- names
 

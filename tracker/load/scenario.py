@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from importlib.resources import files
@@ -95,11 +95,6 @@ class Scenario:
     failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
-        """Check that the numbers fit together.
-
-        Raises:
-            ScenarioError: two numbers contradict each other, such as more processes than producers.
-        """
         for problem in self._problems():
             raise ScenarioError(problem)
 
@@ -118,32 +113,30 @@ class Scenario:
         """The approximate length of the plan, in seconds."""
         return self.warm_up + self.duration + self.wind_down + self.in_flight
 
-    def _problems(self) -> list[str]:
-        problems = []
+    def _problems(self) -> Iterator[str]:
         if self.processes > self.producers:
-            problems.append(f"{self.processes} processes for {self.producers} producers: give each process one or more")
+            yield f"{self.processes} processes for {self.producers} producers: give each process one or more"
         if self.lifetime < 2 * self.in_flight:
-            problems.append(
+            yield (
                 f"a lifetime of {self.lifetime:g} s is too short for elements that travel {self.in_flight:g} s "
                 f"({self.segments} segments, a hop of {self.hop:g} s): make lifetime at least {2 * self.in_flight:g}"
             )
         if self.open > _MOST_CLOSES * self.producers:
-            problems.append(
+            yield (
                 f"{self.open:,} open substreams for {self.producers} producers: a producer closes at most "
                 f"{_MOST_CLOSES:,}, so have {-(-self.open // _MOST_CLOSES)} producers or more"
             )
         if self.rate * self.seconds > _MOST_REPORTS:
-            problems.append(
+            yield (
                 f"{self.rate * self.seconds:,.0f} reports in one run: at most {_MOST_REPORTS:,}, "
                 "so lower rate or duration"
             )
         ends = self.open * (self.seconds / self.lifetime + 2) * self.segments
         if ends > _MOST_ENDS:
-            problems.append(
+            yield (
                 f"{ends:,.0f} ends in one run: at most {_MOST_ENDS:,}, so lower open, segments or duration, or "
                 "lengthen lifetime"
             )
-        return problems
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in the form that `read` accepts."""
