@@ -401,7 +401,8 @@ class HttpGuard:
         try:
             if self._is_local:
                 _check_host(request.headers.get("host", ""))
-            if not _is_open(scope["path"]):
+            path = scope["path"]
+            if path not in ("", "/") and not path.startswith("/static/"):
                 scope[_CALLER] = self._identified(request)
         except Refused as refused:
             headers = {"WWW-Authenticate": "Bearer"} if refused.code == "UNAUTHENTICATED" else {}
@@ -438,10 +439,6 @@ class JobAccess:
         except Refused:
             return False
         return True
-
-
-def _is_open(path: str) -> bool:
-    return path in ("", "/") or path.startswith("/static/")
 
 
 def _check_host(host: str) -> None:

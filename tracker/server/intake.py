@@ -109,6 +109,7 @@ _PROMISE_ITEMS = 8  # the cost of a promise, in strings
 _THREADS = 2
 _TRIM = 16 << 20  # bytes: after a larger request, the process returns memory to the system
 _TRIM_S = 5.0  # seconds: but not more often than this
+_LATER = "retry later"
 
 _SHAPES = {
     Method.DEFINE_JOB: wirecounts.shape_of(wire.DefineJobRequest.DESCRIPTOR),
@@ -300,7 +301,7 @@ class Intake:
         """Parse the message of a look-up."""
         self._limits.check("max_message_bytes", len(data), "split the request")
         self._limits.check("max_question_bytes", len(data), "ask for less in one call")
-        wirecounts.check(data, _question_shape(kind), self._limits)
+        wirecounts.check(data, wirecounts.shape_of(kind.DESCRIPTOR), self._limits)
         return codec.parse(kind, data)
 
     def asked(self, kind: type[Any], data: bytes, caller: Caller) -> Any:
@@ -308,14 +309,3 @@ class Intake:
         request = self.question(kind, data)
         caller.authorize(request.job)
         return request
-
-
-_LATER = "retry later"
-_question_shapes: dict[type[Any], wirecounts.Shape] = {}
-
-
-def _question_shape(kind: type[Any]) -> wirecounts.Shape:
-    shape = _question_shapes.get(kind)
-    if shape is None:
-        shape = _question_shapes[kind] = wirecounts.shape_of(kind.DESCRIPTOR)
-    return shape

@@ -216,7 +216,8 @@ class Inventory:
     async def _survey_all(self) -> None:
         try:
             now = started = time.monotonic()
-            due = [name for name in self.jobs if self._is_due(name, now)]
+            busy = [name for name, numbers in self.jobs.items() if numbers.figures.open_substreams]
+            due = [name for name in busy if self._surveys.due(name, _SHARE) <= now]
             for name in sorted(due, key=lambda name: self._surveys.due(name, _SHARE)):  # longest ago first
                 with suppress(Refused):  # the job was deleted
                     await self._surveys.survey(name, _SHARE)
@@ -224,6 +225,3 @@ class Inventory:
                     break
         finally:
             self._surveying = None
-
-    def _is_due(self, name: str, now: float) -> bool:
-        return self.jobs[name].figures.open_substreams > 0 and self._surveys.due(name, _SHARE) <= now

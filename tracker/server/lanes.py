@@ -105,14 +105,9 @@ class Lanes:
         """
         lane = self._lanes.get(job)
         if lane is None and (after is None or after.done()):
-            rows = weight()
-            if rows <= self._long(job):
+            if weight() <= self._long(job):
                 return work()
-            lane = self._lanes[job] = _Lane()
-            item = _Item(work, lambda: _VERY_LONG + 1, asyncio.get_running_loop().create_future(), None, optional)
-            lane.waiting.append(item)
-            self._go_on(job, lane)
-            return item.done
+            weight, after = lambda: _VERY_LONG + 1, None
         item = _Item(work, weight, asyncio.get_running_loop().create_future(), after, optional)
         if lane is None:
             lane = self._lanes[job] = _Lane()

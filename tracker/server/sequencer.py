@@ -328,7 +328,7 @@ class Sequencer:
         self._pending: list[_Pending] = []
         self._under_way: dict[int, None] = {}  # records that are being carried out in lanes
         self._held: list[tuple[_Pending, Answer, BaseException | None]] = []  # answers that may not leave yet
-        self._pending_bytes = 0  # of commands that are not carried out yet
+        self.pending_bytes = 0  #: of commands that wait for the journal, or are being carried out
         self._wanted = asyncio.Event()  # something is pending
         self._taken = asyncio.Event()  # a pending command was carried out or refused
         self._stopping = False
@@ -364,23 +364,18 @@ class Sequencer:
         if self._journal.instant:
             self._carried_out += 1
             return self._carry_out(command, at)
-        wanted = self._pending_bytes + len(payload)
-        if self._pending_bytes:
+        wanted = self.pending_bytes + len(payload)
+        if self.pending_bytes:
             self._limits.check("max_pending_bytes", wanted, "the journal is slower than the callers; retry later")
         pending = _Pending(Record(method, at, payload), command, asyncio.get_running_loop().create_future())
         self._pending.append(pending)
-        self._pending_bytes = wanted
+        self.pending_bytes = wanted
         self._wanted.set()
         return pending.answer
 
-    @property
-    def pending_bytes(self) -> int:
-        """The bytes of commands that wait for the journal, or are being carried out."""
-        return self._pending_bytes
-
     async def wait_for_capacity(self, size: int) -> None:
         """Wait until the server can accept a payload of `size` bytes, for callers that can wait."""
-        while self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
+        while self.pending_bytes and self.pending_bytes + size > self._limits.max_pending_bytes:
             self._taken.clear()
             await self._taken.wait()
 
@@ -472,7 +467,7 @@ class Sequencer:
             asyncio.get_running_loop().call_later(_NOTE_S, self._carries)
 
     def _answered(self, pending: _Pending, answer: Answer, error: BaseException | None) -> None:
-        self._pending_bytes -= len(pending.record.payload)
+        self.pending_bytes -= len(pending.record.payload)
         self._taken.set()
         if pending.answer.done() and error is not None and not isinstance(error, Refused):  # the caller has gone
             log.error("a command failed", exc_info=error, extra={"method": pending.record.method})

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -97,6 +98,7 @@ class Shape:
     nested: dict[int, Shape] = field(default_factory=dict)
 
 
+@cache
 def shape_of(message: Descriptor) -> Shape:
     """Return the fields that are counted in messages of a kind.
 
@@ -136,16 +138,15 @@ def check(data: bytes, shape: Shape, limits: Limits) -> None:
         at, end, inside = left.pop()
         for number, kind, start, stop in _fields(data, at, end):
             counted = inside.repeated.get(number)
+            is_column = counted is not None and counted.width > 0
+            if stop - start > _LONGEST and number not in inside.nested and not is_column:
+                limits.check("max_field_bytes", stop - start, "a name has at most 512 bytes")
             if counted is not None:
                 more = (stop - start) // counted.width if counted.width and kind == 2 else 1
                 count = counts[counted.key] = counts.get(counted.key, 0) + more
-                if stop - start > _LONGEST and not counted.width and number not in inside.nested:
-                    limits.check("max_field_bytes", stop - start, "a name has at most 512 bytes")
                 if count > getattr(limits, counted.limit):
                     limits.check(counted.limit, count, counted.remedy)
             else:
-                if stop - start > _LONGEST and number not in inside.nested:
-                    limits.check("max_field_bytes", stop - start, "a name has at most 512 bytes")
                 others += 1
                 if others > limits.max_repeated:
                     limits.check(

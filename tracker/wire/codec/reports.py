@@ -331,10 +331,6 @@ def read_command(method: Method, data: bytes) -> commands.Command:
     return read(parse(request, data))
 
 
-def _define_job(request: wire.DefineJobRequest) -> commands.DefineJob:
-    return commands.DefineJob(read_spec(request.spec), force=request.force)
-
-
 def _commit(request: wire.CommitRequest) -> commands.Commit:
     return commands.Commit(
         request.job,
@@ -352,7 +348,7 @@ def _as(kind: type[Any]) -> Callable[[Message], Any]:
 
 
 _READERS: dict[Method, tuple[type[Message], Callable[[Any], commands.Command]]] = {
-    Method.DEFINE_JOB: (wire.DefineJobRequest, _define_job),
+    Method.DEFINE_JOB: (wire.DefineJobRequest, lambda asked: commands.DefineJob(read_spec(asked.spec), asked.force)),
     Method.DELETE_JOB: (wire.DeleteJobRequest, _as(commands.DeleteJob)),
     Method.OPEN_PRODUCER: (wire.OpenProducerRequest, _as(commands.OpenProducer)),
     Method.CLOSE_PRODUCER: (wire.CloseProducerRequest, _as(commands.CloseProducer)),
