@@ -13,7 +13,7 @@ A survey counts the waits of a job's open substreams over all of them, or looks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from itertools import chain
@@ -63,10 +63,6 @@ def _least(shards: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {name: min(shard[name] for shard in shards) for name in shards[0] if all(name in shard for shard in shards)}
 
 
-def _given(values: Iterable[_T | None]) -> list[_T]:
-    return [value for value in values if value is not None]
-
-
 def _rule(rule: Callable[[Sequence[Any]], Any]) -> Rule:
     return {"merge": rule}
 
@@ -76,7 +72,7 @@ FIRST_NAMED: Final = _rule(lambda names: next(filter(None, names), ""))
 SUM: Final = _rule(sum)
 MAX: Final = _rule(max)
 ALL: Final = _rule(all)
-LATEST: Final = _rule(lambda times: max(_given(times), default=None))
+LATEST: Final = _rule(lambda times: max((each for each in times if each is not None), default=None))
 LEAST_OF_ALL: Final = _rule(lambda numbers: None if None in numbers else min(numbers))  #: None if a shard has none
 LEAST_BY_KEY: Final = _rule(_least)  #: of the keys that every shard has
 UNION: Final = _rule(lambda lists: tuple(sorted({each for some in lists for each in some})))

@@ -241,9 +241,8 @@ class ClosedSet:
         self._accounts = accounts
         self._fronts = fronts
         self._changes = changes
-        self._closed_changed: list[
-            Rows
-        ] = []  # (row, group) closed, or opened again, since `note`; none twice in a part
+        #: (row, group) closed, or opened again, since `note`; none twice in a part
+        self._closed_changed: list[Rows] = []
         self.reopened = False  #: something was closed and is not any more, since that was set back
         self.waiting = Waiting(accounts, fronts)
         self.expectations = self.waiting.expectations
@@ -400,7 +399,7 @@ class ClosedSet:
             times.watch(row)
 
     def expect(self, pledge: ExpectOf) -> bool:
-        """Return a front expects so many elements of a known row on a segment.
+        """Note that a front expects so many elements of a known row on a segment.
 
         Returns:
             whether the number has changed.

@@ -104,7 +104,7 @@ def load_dropped(values: list[Any]) -> Dropped:
 
 
 def dump_subscriptions(subscriptions: Subscriptions) -> list[Any]:
-    """Return what each waits for follows from the log."""
+    """Return the subscriptions; what each of them waits for follows from the log."""
     return [
         [each.name, sorted(each.wanted.segments), sorted(each.wanted.scopes), *_kept(each, _OF_SUBSCRIPTION).values()]
         for each in subscriptions._by_name.values()
@@ -424,7 +424,7 @@ def load_fronts(values: Values, segments: int) -> tuple[Fronts, list[CommittedWa
 
 
 def dump_front(front: Front, provisional: Provisional) -> Values:
-    """Return what is tentative has its origins, and what is committed None in their place."""
+    """Return a front: what is tentative has its origins, and what is committed None in their place."""
     committed = [COMMITTED] if front.finish_committed else []
     return {
         "name": front.name,

@@ -270,7 +270,7 @@ class Producer(AbstractContextManager["Producer"]):
             return None
         self._frozen = True
         if not self._decided:
-            self._reported = self._report()
+            self._reported = self._epoch.fill(self._run.epoch(self._epoch.number), self._segments)
             self._reported.report(units=["0"])  # it counts once the epoch is decided, and is revoked otherwise
             if self._outbox is None:
                 self._transact()
@@ -318,9 +318,6 @@ class Producer(AbstractContextManager["Producer"]):
     def _check_open(self) -> None:
         if self._frozen:
             raise RuntimeError("the epoch is being committed: call commit() again, or abort()")
-
-    def _report(self) -> Report:
-        return self._epoch.fill(self._run.epoch(self._epoch.number), self._segments)
 
     def _produce(self) -> None:
         """Hand all messages of the epoch to the brokers; outside a transaction, wait until they have them."""

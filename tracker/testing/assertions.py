@@ -179,7 +179,7 @@ class Assertions:
             AssertionError: it has not ended in time, with the reasons; or it has ended in another way.
         """
         __tracebackhide__ = True
-        known = self._state_on(job, segment, scope, name)
+        known = self._on(job, segment, self._found(job, scope, name))
         try:
             if timeout <= 0 and (known is None or not known.ended):
                 raise TimeoutError
@@ -315,10 +315,6 @@ class Assertions:
         if error.reason != Refusal.UNKNOWN_JOB:
             raise error
         raise AssertionError(f"there is no job {job!r}; the tracker has {self.client.jobs()}") from None
-
-    def _state_on(self, job: str, segment: str, scope: str, name: str) -> SegmentStatus | None:
-        __tracebackhide__ = True
-        return self._on(job, segment, self._found(job, scope, name))
 
     def _on(self, job: str, segment: str, found: Explained) -> SegmentStatus | None:
         __tracebackhide__ = True

@@ -22,7 +22,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, NoReturn
 
 from tracker.store import ConditionalStore, NoAnswerError, RefusedError
@@ -81,16 +81,7 @@ class Entry:
         >>> Entry.decode(7, Entry(7, 7, "w", "me").encode()).holder
         'me'
         """
-        head = {
-            "position": self.position,
-            "term": self.term,
-            "writer": self.writer,
-            "holder": self.holder,
-            "after": self.after,
-            "first": self.first,
-            "count": self.count,
-            "cut": self.cut,
-        }
+        head = {each.name: getattr(self, each.name) for each in fields(self)[:-1]}
         rest = json.dumps(head, separators=(",", ":")).encode() + b"\n" + self.data
         return b"%s %d %08x\n%s" % (_KIND, _FORM, zlib.crc32(rest), rest)
 
@@ -106,15 +97,15 @@ class Entry:
             JournalError: a newer version of the program has written it.
         """
         line, _, rest = content.partition(b"\n")
-        kind, *fields = line.split(b" ")
-        if kind != _KIND or len(fields) != 2 or not fields[0].isdigit():
+        kind, *forms = line.split(b" ")
+        if kind != _KIND or len(forms) != 2 or not forms[0].isdigit():
             raise EntryDamagedError(f"entry {position} is not an entry of the log")
-        if int(fields[0]) != _FORM:
+        if int(forms[0]) != _FORM:
             raise JournalError(
-                f"entry {position} of the log has format {int(fields[0])}, and this version reads {_FORM}; start the "
+                f"entry {position} of the log has format {int(forms[0])}, and this version reads {_FORM}; start the "
                 "version that wrote it, or a newer one"
             )
-        if fields[1] != b"%08x" % zlib.crc32(rest):
+        if forms[1] != b"%08x" % zlib.crc32(rest):
             raise EntryDamagedError(f"the checksum of entry {position} is wrong")
         head, _, data = rest.partition(b"\n")
         entry = cls(**json.loads(head), data=data)

@@ -178,7 +178,7 @@ class Durability:
         self._address = address
         self._fsync = address.durability == "fsync"
         self._replicas = address.replicas
-        self._command: tuple[Any, ...] = ()
+        self.command: tuple[Any, ...] = ()  #: waits for the connection's last write; empty: nothing is to wait for
         self._wanted: tuple[int, ...] = ()
 
     def check(self, client: Any) -> None:
@@ -192,23 +192,18 @@ class Durability:
         if self._fsync:
             self._check_disk(client, bool(waits))
         if self._fsync and waits:
-            self._command, self._wanted = ("WAITAOF", 1, self._replicas, _WAIT_MS), (1, self._replicas)
+            self.command, self._wanted = ("WAITAOF", 1, self._replicas, _WAIT_MS), (1, self._replicas)
         elif self._replicas:
-            self._command, self._wanted = ("WAIT", self._replicas, _WAIT_MS), (self._replicas,)
+            self.command, self._wanted = ("WAIT", self._replicas, _WAIT_MS), (self._replicas,)
         else:
-            self._command, self._wanted = (), ()
-
-    @property
-    def command(self) -> tuple[Any, ...]:
-        """The command that waits for the connection's last write; empty: there is nothing to wait for."""
-        return self._command
+            self.command, self._wanted = (), ()
 
     def missing(self, answer: Any) -> str:
         """Return what is missing after `command` has returned its counts; empty: nothing."""
         counts = [int(each) for each in answer] if isinstance(answer, list) else [int(answer or 0)]
         if all(count >= wanted for count, wanted in zip(counts, self._wanted, strict=False)):
             return ""
-        return f"{self._command[0]} counted {counts}, and {list(self._wanted)} are wanted"
+        return f"{self.command[0]} counted {counts}, and {list(self._wanted)} are wanted"
 
     def _check_memory(self, client: Any) -> None:
         """Refuse a server that removes records to make room, and warn of one that would if it had a limit."""
@@ -277,7 +272,7 @@ class Reading:
             self.problem = f"what follows entry {self.entry} is no entry of a tracker: {error}"
 
     def _groups(self, start: str) -> Iterator[Group]:
-        while batch := self._read(start):
+        while batch := self.client.xrange(self._log, f"({start}", "+", count=_BATCH):
             for name, fields in batch:
                 start, group = name.decode(), None
                 if b"base" in fields:
@@ -291,9 +286,6 @@ class Reading:
                 self.entry = start
                 if group is not None:
                     yield group
-
-    def _read(self, after: str) -> Any:
-        return self.client.xrange(self._log, f"({after}", "+", count=_BATCH)
 
     def _group(self, entry: str, fields: dict[bytes, bytes]) -> Group | None:
         first, data = self.number + 1, fields.get(b"data", b"")
