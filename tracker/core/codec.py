@@ -257,12 +257,7 @@ def load_spec(fields: list[Any]) -> Spec:
 
 
 def dump_drain(drain: DrainRecord) -> Values:
-    return {
-        "state": drain.state.number,
-        "drain_id": drain.drain_id,
-        "deadline": drain.deadline,
-        "mode": drain.mode.number,
-    }
+    return {"state": drain.state.number, **_kept(drain, ("drain_id", "deadline")), "mode": drain.mode.number}
 
 
 def load_drain(values: Values) -> DrainRecord:
@@ -401,9 +396,7 @@ def dump_fronts(fronts: Fronts, provisional: Provisional) -> Values:
     return {
         "fronts": [dump_front(front, provisional) for front in fronts],
         "scoped": sorted(fronts.scoped),
-        "floors_by_segment": [
-            dump_watermarks(committed_watermarks) for committed_watermarks in fronts.committed_watermarks()
-        ],
+        "floors_by_segment": list(map(dump_watermarks, fronts.committed_watermarks())),
     }
 
 
@@ -462,17 +455,12 @@ def load_tentative(provisional: Provisional, fronts: list[Values]) -> None:
 def dump_watermarks(committed_watermarks: CommittedWatermarks) -> list[Any]:
     # UNSET and EVERYTHING need more than 64 bits. In order: segments share what is equal, whatever came first in it.
     by_scope = sorted(committed_watermarks.by_scope.items())
-    return [
-        str(committed_watermarks.of_all),
-        [(scope, str(committed_watermark)) for scope, committed_watermark in by_scope],
-    ]
+    return [str(committed_watermarks.of_all), [(scope, str(watermark)) for scope, watermark in by_scope]]
 
 
 def load_watermarks(values: list[Any]) -> CommittedWatermarks:
-    committed_watermarks = CommittedWatermarks()
-    committed_watermarks.of_all = int(values[0])
-    committed_watermarks.by_scope = {scope: int(committed_watermark) for scope, committed_watermark in values[1]}
-    return committed_watermarks
+    of_all, by_scope = values
+    return CommittedWatermarks(int(of_all), {scope: int(watermark) for scope, watermark in by_scope})
 
 
 def _origin(value: Any) -> Any:

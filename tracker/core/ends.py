@@ -91,13 +91,14 @@ class OpenTimes:
 
     def __init__(self, segments: int) -> None:
         self._segments = segments
-        self._joined: dict[int, int] = {}  # by end time: how many have joined
+        self._joined: defaultdict[int, int] = defaultdict(int)  # by end time: how many have joined
         self._owed: dict[int, int] = {}  # by end time: how often somebody has to leave yet, over all segments
-        self._left: dict[int, dict[int, int]] = {}  # by segment and end time: how many have left
+        # By segment and end time: how many have left.
+        self._left: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         self._gone: dict[int, int] = {}  # by segment: a time up to which all have left
         self._times = _Sorted()
         self._joins = 0  # how many have ever joined
-        self._departed: dict[int, int] = {}  # by segment: how many have ever left
+        self._departed: defaultdict[int, int] = defaultdict(int)  # by segment: how many have ever left
 
     def __bool__(self) -> bool:
         return bool(self._joined)
@@ -105,24 +106,20 @@ class OpenTimes:
     def join(self, end_time: int) -> None:
         """Add a substream, open on every segment."""
         self._joins += 1
-        joined = self._joined.get(end_time, 0)
-        self._joined[end_time] = joined + 1
-        self._owed[end_time] = self._owed.get(end_time, 0) + self._segments
-        if not joined:
+        if end_time not in self._joined:
             self._times.add(end_time)
+        self._joined[end_time] += 1
+        self._owed[end_time] = self._owed.get(end_time, 0) + self._segments
         for segment, gone in self._gone.items():
             if end_time <= gone:
                 self._gone[segment] = end_time - 1
 
     def leave(self, segment: int, end_time: int) -> None:
         """Remove a substream from a segment on which it has ended."""
-        left = self._left.get(segment)
-        if left is None:
-            left = self._left[segment] = {}
-        left[end_time] = left.get(end_time, 0) + 1
-        self._departed[segment] = self._departed.get(segment, 0) + 1
-        owed = self._owed[end_time] = self._owed[end_time] - 1
-        if not owed:
+        self._left[segment][end_time] += 1
+        self._departed[segment] += 1
+        self._owed[end_time] -= 1
+        if not self._owed[end_time]:
             del self._owed[end_time], self._joined[end_time]
             self._times.remove(end_time)
             for counts in self._left.values():
@@ -130,11 +127,11 @@ class OpenTimes:
 
     def open_on(self, segment: int) -> int:
         """Return how many are open on a segment."""
-        return self._joins - self._departed.get(segment, 0)
+        return self._joins - self._departed[segment]
 
     def least(self, segment: int) -> int:
         """Return the least open end time; ``NONE_OPEN`` if there is none."""
-        left = self._left.get(segment, {})
+        left = self._left[segment]
         time = self._times.least_above(self._gone.get(segment, -NONE_OPEN - 1))
         while time is not None and left.get(time) == self._joined[time]:
             self._gone[segment] = time

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,10 +22,12 @@ UNSET = -(2**63) - 1  #: below every time: nothing promised
 EVERYTHING = 2**63  #: above every time, and above having none: all have finished
 
 
+@dataclass(eq=False, slots=True)
 class Front:
     """One source instance's promises.
 
     Attributes:
+        last_contact: when its owner's last message arrived, or when it was added (ns).
         owner: the producer that promises for it; None: nobody has yet.
         owned_in: the deployment in which the owner last claimed it.
         fed: the segments that it feeds, by number; None: all of them.
@@ -34,45 +37,30 @@ class Front:
         finished: it will send nothing more at all; `finish_committed`: and that cannot be taken back.
         drained_in: it finished in the drain under way.
         idle: it is not waited for, as long as another front is.
-        last_contact: when its owner's last message arrived, or when it was added (ns).
         last_promise: when it promised last (ns); None: not yet.
         silent: others have promised for long since it did; what waits for nothing else is closed (`timers`).
         quiet_since: its last promise, or when it was added or the last hand-over ended, from which its silence counts.
     """
 
-    __slots__ = (
-        "committed",
-        "drained_in",
-        "fed",
-        "finish_committed",
-        "finished",
-        "groups",
-        "idle",
-        "last_contact",
-        "last_promise",
-        "name",
-        "owned_in",
-        "owner",
-        "promised",
-        "quiet_since",
-        "silent",
-    )
+    name: str
+    last_contact: int
+    owner: str | None = None
+    owned_in: str = ""
+    fed: frozenset[int] | None = None
+    groups: list[int] = field(default_factory=list)
+    committed: dict[str | None, int] = field(default_factory=dict)
+    promised: dict[str | None, int] = field(init=False)
+    finished: bool = False
+    finish_committed: bool = False
+    drained_in: bool = False
+    idle: bool = False
+    last_promise: int | None = None
+    silent: bool = False
+    quiet_since: int = field(init=False)
 
-    def __init__(self, name: str, last_contact: int) -> None:
-        self.name = name
-        self.owner: str | None = None
-        self.owned_in = ""
-        self.fed: frozenset[int] | None = None
-        self.groups: list[int] = []
-        self.committed: dict[str | None, int] = {}
+    def __post_init__(self) -> None:
         self.promised = self.committed
-        self.finished = self.finish_committed = False
-        self.drained_in = False
-        self.idle = False
-        self.last_contact = last_contact
-        self.last_promise: int | None = None
-        self.silent = False
-        self.quiet_since = last_contact
+        self.quiet_since = self.last_contact
 
     def feeds(self, segment: int) -> bool:
         """Return whether the front's elements enter a segment."""
@@ -118,14 +106,12 @@ class _Least:
         return EVERYTHING
 
 
+@dataclass(eq=False, slots=True)
 class CommittedWatermarks:
     """The highest times that all fronts then unfinished had promised for good, by scope; they outlive the fronts."""
 
-    __slots__ = ("by_scope", "of_all")
-
-    def __init__(self) -> None:
-        self.of_all = UNSET
-        self.by_scope: dict[str, int] = {}
+    of_all: int = UNSET
+    by_scope: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.of_all > UNSET or bool(self.by_scope)
@@ -143,19 +129,17 @@ class CommittedWatermarks:
 
     def copy(self) -> CommittedWatermarks:
         """Return an independent copy."""
-        committed_watermarks = CommittedWatermarks()
-        committed_watermarks.of_all, committed_watermarks.by_scope = self.of_all, dict(self.by_scope)
-        return committed_watermarks
+        return CommittedWatermarks(self.of_all, dict(self.by_scope))
 
     @classmethod
     def least(cls, several: Iterable[CommittedWatermarks]) -> CommittedWatermarks:
         """Return the least of several committed watermarks, by scope."""
         several = list(several)
-        committed_watermarks = cls()
-        committed_watermarks.of_all = min((each.of_all for each in several), default=UNSET)
         scopes = {scope for each in several for scope in each.by_scope}
-        committed_watermarks.by_scope = {scope: min(each.read(scope) for each in several) for scope in scopes}
-        return committed_watermarks
+        return cls(
+            min((each.of_all for each in several), default=UNSET),
+            {scope: min(each.read(scope) for each in several) for scope in scopes},
+        )
 
 
 class FrontGroup:

@@ -213,7 +213,7 @@ class Epoch:
         """
         missing = [unit for unit in manifest if unit not in self.units]
         if missing:
-            raise _missing(missing, epoch)
+            raise missing_units(missing, epoch)
         if self.sealed:
             return self.pieces
         kept = set(manifest)
@@ -258,7 +258,8 @@ class Epoch:
         return np.concatenate([np.array(named, np.int64), *(entries.rows for entries in self.entries)])
 
 
-def _missing(units: Sequence[str], epoch: int) -> Refused:
+def missing_units(units: Sequence[str], epoch: int) -> Refused:
+    """Return the refusal of a manifest that has units which no report covers."""
     shown = ", ".join(repr(unit) for unit in units[:20]) + (", …" if len(units) > 20 else "")
     return Refused(
         Refusal.MISSING_UNITS,
@@ -266,52 +267,32 @@ def _missing(units: Sequence[str], epoch: int) -> Refused:
     )
 
 
-def check_absent(manifest: Sequence[str], epoch: int) -> None:
-    """Compare a manifest with an epoch of which nothing was reported."""
-    if manifest:
-        raise _missing(manifest, epoch)
-
-
+@dataclass(eq=False, slots=True)
 class Producer:
     """One producer of a job, across its runs.
 
     Attributes:
         number: stands for it in the accounts.
+        last_contact: when its last message arrived (ns).
         run: the current run; None: the last one was closed or fenced.
         seals: the current run seals every epoch.
         settled: the current run has reported where it starts.
         past: runs that are fenced, the newest of them.
         committed: the last committed epoch; -1: none.
         staged: what is reported and not committed, by the number of its epoch.
-        last_contact: when its last message arrived (ns).
     """
 
-    __slots__ = (
-        "committed",
-        "last_contact",
-        "last_run",
-        "mode",
-        "name",
-        "number",
-        "past",
-        "run",
-        "seals",
-        "settled",
-        "staged",
-    )
-
-    def __init__(self, name: str, number: int, mode: Mode, now: int) -> None:
-        self.name = name
-        self.number = number
-        self.mode = mode
-        self.run: str | None = None
-        self.last_run = ""
-        self.seals = False
-        self.settled = False
-        self.past = Newest()
-        self.committed = -1
-        self.staged: dict[int, Epoch] = {}
-        self.last_contact = now
+    name: str
+    number: int
+    mode: Mode
+    last_contact: int
+    run: str | None = None
+    last_run: str = ""
+    seals: bool = False
+    settled: bool = False
+    past: Newest = field(default_factory=Newest)
+    committed: int = -1
+    staged: dict[int, Epoch] = field(default_factory=dict)
 
     def open(self, run: str, seals: bool) -> None:
         """Make a run current and fence the one before."""

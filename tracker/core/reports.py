@@ -48,7 +48,7 @@ from .producers import (
     Pledge,
     Producer,
     StagedReport,
-    check_absent,
+    missing_units,
 )
 from .validation import Resolved, check_name, end_time_conflict, report_of, resolve
 
@@ -246,7 +246,8 @@ def _check_manifest(producer: Producer, command: Commit) -> list[StagedReport] |
         return None
     epoch = producer.staged.get(number)
     if epoch is None:
-        check_absent(command.units, number)
+        if command.units:
+            raise missing_units(command.units, number)
         return None
     return epoch.check_manifest(command.units, number, producer.mode)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right, insort
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,17 +34,15 @@ def _last_key(time: int) -> int:
     return ((time + _BIAS) << _ID_BITS) | _ID_MASK
 
 
+@dataclass(eq=False, slots=True)
 class _Scope:
     """The known substreams of a scope that have an end time, and up to which end time the fronts closed them."""
 
-    __slots__ = ("by_name", "done", "keys", "name", "watermark")
-
-    def __init__(self, name: str, watermark: int) -> None:
-        self.name = name
-        self.watermark = watermark
-        self.keys: list[int] = []
-        self.done = 0  # how many of them have ended everywhere, roughly: they are dropped when half have
-        self.by_name: list[int] = []  # keys of those that some front closed by name, or expects
+    name: str
+    watermark: int
+    keys: list[int] = field(default_factory=list)
+    done: int = 0  #: how many of them have ended everywhere, roughly: they are dropped when half have
+    by_name: list[int] = field(default_factory=list)  #: keys of those that some front closed by name, or expects
 
     def lowest(self) -> int | None:
         """Return the lowest key that the fronts have not closed."""

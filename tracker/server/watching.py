@@ -11,6 +11,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -204,25 +205,23 @@ def wanted_by(tracker: Tracker, request: wire.WatchRequest | wire.ListEventsRequ
     return tracker.view(request.job).filter_of(request.subscription)
 
 
+@dataclass(eq=False, slots=True)
 class Watch:
     """A watch under way."""
 
-    __slots__ = ("job", "place")
-
-    def __init__(self, job: str, place: int) -> None:
-        self.job = job
-        self.place = place  #: the number of the last event that was sent, or looked at and filtered out
+    job: str
+    place: int  #: the number of the last event that was sent, or looked at and filtered out
 
 
+@dataclass(eq=False)
 class _Awaited:
     """The callers that await ends of one job, by the end that they await."""
 
-    def __init__(self, seq: int, log_id: str) -> None:
-        self.seq = seq  #: the number of the last event that was read
-        self.log_id = log_id
-        self.waiting: defaultdict[_Key, set[asyncio.Future[Ended | None]]] = defaultdict(set)
-        self.fresh = asyncio.Event()  #: there is news
-        self.looking: asyncio.Task[None] | None = None
+    seq: int  #: the number of the last event that was read
+    log_id: str
+    waiting: defaultdict[_Key, set[asyncio.Future[Ended | None]]] = field(default_factory=lambda: defaultdict(set))
+    fresh: asyncio.Event = field(default_factory=asyncio.Event)  #: there is news
+    looking: asyncio.Task[None] | None = None
 
 
 class Readers:
