@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from tests.server.rawfields import field
 from tracker.contract.refusal import Refused
-from tracker.server import wirecounts
 from tracker.server.intake import Intake
-from tracker.server.limits import Limits, parse_limits
+from tracker.server.limits import Limits, check_counts, most_promises, parse_limits, pieces, shape_of
 from tracker.wire.codec import Method, read_command, read_large_report
 from tracker.wire.gen import tracker_pb2 as wire
 
@@ -316,17 +315,17 @@ def test_a_large_report_is_read_in_pieces_as_in_one(servers: Servers) -> None:
         units=[f"u{n}" for n in range(100)],
         promises=[wire.Promise(close=wire.Close(front="f", substream_index=n)) for n in range(1000)],
     )
-    shape = wirecounts.shape_of(wire.ReportRequest.DESCRIPTOR)
+    shape = shape_of(wire.ReportRequest.DESCRIPTOR)
     data = request.SerializeToString()
     scattered = field(1, b"first") + data + field(3, b"last") + field(5, b"one more") + field(1, b"job")
     for each in (data, scattered):
-        whole, pieces = read_command(Method.REPORT, each), read_large_report(wirecounts.pieces(each, shape))
-        for name in type(pieces).__dataclass_fields__:
-            assert list_of(getattr(whole, name)) == list_of(getattr(pieces, name)), name
-    assert len(list(wirecounts.pieces(data, shape))) > 5
+        whole, in_pieces = read_command(Method.REPORT, each), read_large_report(pieces(each, shape))
+        for name in type(in_pieces).__dataclass_fields__:
+            assert list_of(getattr(whole, name)) == list_of(getattr(in_pieces, name)), name
+    assert len(list(pieces(data, shape))) > 5
     for cut in (data[:-3], data + b"\xff\xff", data[: len(data) // 2]):
         with pytest.raises(Refused):
-            read_large_report(wirecounts.pieces(cut, shape))
+            read_large_report(pieces(cut, shape))
 
 
 _PARTS = st.one_of(
@@ -345,8 +344,8 @@ def test_a_report_never_has_more_promises_than_were_estimated(parts: list[bytes]
         promises = len(wire.ReportRequest.FromString(data).promises)
     except Exception:
         promises = 0  # it is refused, whatever it holds
-    assert wirecounts.most_promises(data) >= promises
-    assert wirecounts.most_promises(column + field(16, field(3, b"f")) * 9) == 9, "a column is not looked at"
+    assert most_promises(data) >= promises
+    assert most_promises(column + field(16, field(3, b"f")) * 9) == 9, "a column is not looked at"
 
 
 @settings(max_examples=40, deadline=None)
@@ -396,11 +395,11 @@ def list_of(value: Any) -> Any:
 def test_counts_are_those_of_the_parser() -> None:
     spec = wire.JobSpec(segments=[wire.Segment(name="a", feeds=["a", "b"]), wire.Segment(name="b", feeds=["b"])])
     data = wire.DefineJobRequest(spec=spec).SerializeToString()
-    shape = wirecounts.shape_of(wire.DefineJobRequest.DESCRIPTOR)
-    wirecounts.check(data, shape, Limits(max_segments=2, max_feeds=3))
+    shape = shape_of(wire.DefineJobRequest.DESCRIPTOR)
+    check_counts(data, shape, Limits(max_segments=2, max_feeds=3))
     for limits in (Limits(max_segments=1), Limits(max_feeds=2)):
         with pytest.raises(Refused):
-            wirecounts.check(data, shape, limits)
+            check_counts(data, shape, limits)
     # The same field twice is merged by the parser, so both count.
     with pytest.raises(Refused):
-        wirecounts.check(data + data, shape, Limits(max_segments=2))
+        check_counts(data + data, shape, Limits(max_segments=2))

@@ -35,8 +35,7 @@ from tracker.wire import codec
 from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
-from . import wirecounts
-from .limits import Limits
+from .limits import Limits, Shape, check_command, check_counts, least_limit, most_promises, pieces, shape_of
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -112,11 +111,11 @@ _TRIM_S = 5.0  # seconds: but not more often than this
 _LATER = "retry later"
 
 _SHAPES = {
-    Method.DEFINE_JOB: wirecounts.shape_of(wire.DefineJobRequest.DESCRIPTOR),
-    Method.REPORT: wirecounts.shape_of(wire.ReportRequest.DESCRIPTOR),
-    Method.COMMIT: wirecounts.shape_of(wire.CommitRequest.DESCRIPTOR),
+    Method.DEFINE_JOB: shape_of(wire.DefineJobRequest.DESCRIPTOR),
+    Method.REPORT: shape_of(wire.ReportRequest.DESCRIPTOR),
+    Method.COMMIT: shape_of(wire.CommitRequest.DESCRIPTOR),
 }
-_NOTHING_COUNTED = wirecounts.Shape()
+_NOTHING_COUNTED = Shape()
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +140,7 @@ class Intake:
         self._bytes = 0
         self._threads = ThreadPoolExecutor(_THREADS, "intake")
         self._trimmed = 0.0
-        self._uncounted = wirecounts.least_limit(limits)  # bytes: a request of this size cannot exceed any limit
+        self._uncounted = least_limit(limits)  # bytes: a request of this size cannot exceed any limit
 
     # ---------------------------------------------------------------- receiving
 
@@ -270,14 +269,14 @@ class Intake:
         Most of such a report is columns and names, which the parser reads very fast. So parsing it and then counting
         its content is cheaper than walking over its bytes, or passing it to a thread.
         """
-        if len(data) > _PARSED_AT_ONCE or _PROMISE_ITEMS * wirecounts.most_promises(data) > _ITEMS_AT_ONCE:
+        if len(data) > _PARSED_AT_ONCE or _PROMISE_ITEMS * most_promises(data) > _ITEMS_AT_ONCE:
             return None
         request = codec.parse(wire.ReportRequest, data)
         strings = sum(map(len, (request.units, request.scopes, request.names, request.segments)))
         if strings + _PROMISE_ITEMS * len(request.promises) > _ITEMS_AT_ONCE:
             return None
         command = codec.read_report(request)
-        wirecounts.check_command(command, self._limits)
+        check_command(command, self._limits)
         check_bounds(command)
         return command
 
@@ -285,13 +284,13 @@ class Intake:
         if len(data) <= _AT_ONCE:
             command = codec.read_command(method, data)
             if len(data) > self._uncounted:
-                wirecounts.check_command(command, self._limits)
+                check_command(command, self._limits)
             check_bounds(command)
             return command
         shape = _SHAPES.get(method, _NOTHING_COUNTED)
-        wirecounts.check(data, shape, self._limits)
+        check_counts(data, shape, self._limits)
         if method is Method.REPORT:
-            command = codec.read_large_report(wirecounts.pieces(data, shape))
+            command = codec.read_large_report(pieces(data, shape))
         else:
             command = codec.read_command(method, data)
         check_bounds(command)
@@ -301,7 +300,7 @@ class Intake:
         """Parse the message of a look-up."""
         self._limits.check("max_message_bytes", len(data), "split the request")
         self._limits.check("max_question_bytes", len(data), "ask for less in one call")
-        wirecounts.check(data, wirecounts.shape_of(kind.DESCRIPTOR), self._limits)
+        check_counts(data, shape_of(kind.DESCRIPTOR), self._limits)
         return codec.parse(kind, data)
 
     def asked(self, kind: type[Any], data: bytes, caller: Caller) -> Any:

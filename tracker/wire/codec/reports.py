@@ -224,7 +224,7 @@ def read_report(request: wire.ReportRequest, more: Sequence[wire.ReportRequest] 
     """Return the command of a report that is already parsed.
 
     Args:
-        more: its repeated fields go on in these, as `wirecounts.pieces` cuts a large one.
+        more: its repeated fields go on in these, as `limits.pieces` cuts a large one.
     """
     parts = (request, *more)
     return commands.Report(
