@@ -36,17 +36,16 @@ class SubstreamIds:
 
     Ids are valid for every run and producer of the job, so a process keeps them once. Many threads may share it.
 
-    Args:
-        capacity: the most ids to keep; beyond it the oldest are dropped. One takes about 300 bytes.
-
-    >>> ids = SubstreamIds(capacity=2)
+    >>> ids = SubstreamIds()
+    >>> ids.capacity = 2
     >>> ids.learn("log", [("JFK", "d1", 24), ("LGA", "d1", 24)], [0, 1])
     >>> ids.look_up([("LGA", "d1", 24), ("EWR", "d1", 24)])
     ('log', [1, None])
     """
 
-    def __init__(self, capacity: int = 100_000) -> None:
-        self.capacity = capacity
+    capacity = 100_000  #: the most ids to keep; beyond it the oldest are dropped: one takes about 300 bytes
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._log_id = ""
         self._ids: dict[Named, int] = {}

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -37,45 +38,27 @@ from tracker.wire.addresses import host_and_port
 _SWEEP_S: Final = 0.5
 
 
+@dataclass(kw_only=True, eq=False)
 class Connections:
-    """All connections of one server.
+    """All connections of one server."""
 
-    Args:
-        tls: with it, each connection begins with a handshake.
-        most: connections at once; the next one closes another.
-        most_of_peer: connections at once of one address.
-        request_s: seconds for the handshake, and again for a whole request.
-        keep_alive_s: seconds that a connection may wait for its next request.
-        unread_s: seconds in which the peer may read nothing of an answer that is larger than the buffers.
-    """
-
-    def __init__(
-        self,
-        tls: ssl.SSLContext | None = None,
-        *,
-        most: int = 500,
-        most_of_peer: int = 200,
-        request_s: float = 10.0,
-        keep_alive_s: float = 75.0,
-        unread_s: float = 30.0,
-    ) -> None:
-        self.tls = tls
-        self._most = most
-        self._most_of_peer = most_of_peer
-        self.request_s = request_s
-        self.keep_alive_s = keep_alive_s
-        self.unread_s = unread_s
-        self._open: dict[Connection, None] = {}  # the oldest first
-        self._of_peer: Counter[str] = Counter()
+    most: int = 500  #: at once; the next one closes another
+    most_of_peer: int = 200  #: at once, of one address
+    request_s: float = 10.0  #: seconds for the handshake, and again for a whole request
+    keep_alive_s: float = 75.0  #: seconds that a connection may wait for its next request
+    unread_s: float = 30.0  #: seconds in which the peer may read nothing of an answer that is larger than the buffers
+    tls: ssl.SSLContext | None = None  #: with it, each connection begins with a handshake
+    _open: dict[Connection, None] = field(init=False, default_factory=dict)  # the oldest first
+    _of_peer: Counter[str] = field(init=False, default_factory=Counter)
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, connection: Connection) -> None:
         """Count a new connection; close another one if there are too many."""
-        if self._of_peer[connection.peer] >= self._most_of_peer:
+        if self._of_peer[connection.peer] >= self.most_of_peer:
             self._close_one(connection.peer)
-        elif len(self._open) >= self._most:
+        elif len(self._open) >= self.most:
             ((peer, _),) = self._of_peer.most_common(1)
             self._close_one(peer)
         self._open[connection] = None
