@@ -314,10 +314,7 @@ class Producer:
     def check_current(self, run: str) -> None:
         """Refuse a run that is not the current one."""
         if run != self.run:
-            if run in self.past:
-                why = "was superseded or closed"
-            else:
-                why = "was never opened"
+            why = "was superseded or closed" if run in self.past else "was never opened"
             current = "none is open" if self.run is None else f"{self.run!r} is current"
             raise Refused(
                 Refusal.FENCED, f"run {run!r} of producer {self.name!r} {why} ({current}); open a new run to continue"

@@ -122,40 +122,36 @@ _PIECE = 1 << 18  # bytes that are parsed at once: this takes a few milliseconds
 _OTHER = "max_repeated"
 _LONGEST = 4096  # bytes: a field that is not longer cannot exceed its limit
 
-#: (message, field) -> the limit, and what the caller can do about it. Every other repeated field has `max_repeated`.
-_LIMITS = {
-    ("ReportRequest", "units"): ("max_report_units", "split the report"),
-    ("ReportRequest", "scopes"): ("max_report_substreams", "split the report"),
-    ("ReportRequest", "names"): ("max_report_substreams", "split the report"),
-    ("ReportRequest", "scope_index"): ("max_report_substreams", "split the report"),
-    ("ReportRequest", "end_times"): ("max_report_substreams", "split the report"),
-    ("ReportRequest", "substream_ids"): ("max_report_substreams", "split the report"),
-    ("ReportRequest", "segments"): ("max_segments", "name each segment once"),
-    ("ReportRequest", "substream_index"): ("max_report_entries", "split the report into several units"),
-    ("ReportRequest", "segment_index"): ("max_report_entries", "split the report into several units"),
-    ("ReportRequest", "xor"): ("max_report_entries", "split the report into several units"),
-    ("ReportRequest", "sent"): ("max_report_entries", "split the report into several units"),
-    ("ReportRequest", "received"): ("max_report_entries", "split the report into several units"),
-    ("ReportRequest", "promises"): (
-        "max_promises",
-        "promise a frontier instead of closing by name, or split the report",
+#: Message, fields, the limit of each, and what the caller can do about it. Other repeated fields have `max_repeated`.
+_RULES = (
+    ("ReportRequest", "units", "max_report_units", "split the report"),
+    ("ReportRequest", "scopes names scope_index end_times substream_ids", "max_report_substreams", "split the report"),
+    ("ReportRequest", "segments", "max_segments", "name each segment once"),
+    (
+        "ReportRequest",
+        "substream_index segment_index xor sent received",
+        "max_report_entries",
+        "split the report into several units",
     ),
-    ("CommitRequest", "promises"): ("max_promises", "promise a frontier, or split the commit"),
-    ("Units", "names"): ("max_report_units", "use smaller epochs"),
-    ("JobSpec", "segments"): ("max_segments", "combine segments"),
-    ("Segment", "feeds"): ("max_feeds", "combine segments"),
-    ("JobSpec", "fronts"): ("max_fronts", "combine fronts"),
-    ("JobSpec", "front_segments"): ("max_fronts", "combine fronts"),
-    ("FrontSegments", "segments"): ("max_feeds", "leave the segments out if the front feeds most of them"),
-    ("WatchRequest", "segments"): ("max_filter_names", "leave the filter out, or use several watches"),
-    ("WatchRequest", "scopes"): ("max_filter_names", "leave the filter out, or use several watches"),
-    ("ListEventsRequest", "segments"): ("max_filter_names", "leave the filter out, or make several calls"),
-    ("ListEventsRequest", "scopes"): ("max_filter_names", "leave the filter out, or make several calls"),
-    ("SubscribeRequest", "segments"): ("max_filter_names", "name fewer segments and scopes, or leave the filter out"),
-    ("SubscribeRequest", "scopes"): ("max_filter_names", "name fewer segments and scopes, or leave the filter out"),
-    ("AwaitThroughRequest", "names"): ("max_filter_names", "ask for fewer substreams in one call"),
-    ("ListSubstreamsRequest", "scopes"): ("max_filter_names", "leave the filter out, or make several calls"),
-}
+    ("ReportRequest", "promises", "max_promises", "promise a frontier instead of closing by name, or split the report"),
+    ("CommitRequest", "promises", "max_promises", "promise a frontier, or split the commit"),
+    ("Units", "names", "max_report_units", "use smaller epochs"),
+    ("JobSpec", "segments", "max_segments", "combine segments"),
+    ("Segment", "feeds", "max_feeds", "combine segments"),
+    ("JobSpec", "fronts front_segments", "max_fronts", "combine fronts"),
+    ("FrontSegments", "segments", "max_feeds", "leave the segments out if the front feeds most of them"),
+    ("WatchRequest", "segments scopes", "max_filter_names", "leave the filter out, or use several watches"),
+    ("ListEventsRequest", "segments scopes", "max_filter_names", "leave the filter out, or make several calls"),
+    (
+        "SubscribeRequest",
+        "segments scopes",
+        "max_filter_names",
+        "name fewer segments and scopes, or leave the filter out",
+    ),
+    ("AwaitThroughRequest", "names", "max_filter_names", "ask for fewer substreams in one call"),
+    ("ListSubstreamsRequest", "scopes", "max_filter_names", "leave the filter out, or make several calls"),
+)
+_LIMITS = {(message, name): (limit, remedy) for message, names, limit, remedy in _RULES for name in names.split()}
 #: Fields that are counted together.
 _TOGETHER = {("ReportRequest", "substream_ids"): ("ReportRequest", "names")}
 
