@@ -13,7 +13,7 @@ import typer
 from tracker.cli.completion import complete_jobs
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import command, new_commands
-from tracker.cli.live.orders import Sort
+from tracker.cli.live import Sort
 from tracker.cli.output import Form, is_terminal, print_json, print_line
 
 commands = new_commands()

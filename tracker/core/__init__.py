@@ -32,7 +32,7 @@ for what is to be given up when that may be due, or to take them over into anoth
 kept as a count or an index.
 """
 
-from tracker.contract.commands import *  # noqa: F403 - commands and answers are part of the core's public face  # noqa: F403  # noqa: F403
+from tracker.contract.commands import *  # noqa: F403 - commands and answers are part of the core's public face
 from tracker.contract.events import *  # noqa: F403
 from tracker.contract.refusal import Refused
 from tracker.contract.spec import *  # noqa: F403

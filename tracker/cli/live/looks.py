@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, Final
 
-from tracker.cli.live.orders import KEYS, Sort
+from tracker.cli.live import KEYS, Sort
 from tracker.cli.views import read_statuses, uneven
 from tracker.client import DrainStatus, FrontStatus, JobStatus, SubstreamStatus, TrackerClient
 from tracker.client.errors import TrackerError

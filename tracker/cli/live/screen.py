@@ -21,8 +21,8 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from tracker.cli.live import KEYS, Sort
 from tracker.cli.live.looks import Choice, JobLook, Kind, Look, Observer, SilentFront, Wait, Waiting
-from tracker.cli.live.orders import KEYS, Sort
 from tracker.cli.terminal import console
 from tracker.cli.views import substream
 from tracker.client import DrainMode, DrainState, DrainStatus, TrackerError, TrackerUnavailable

@@ -1,7 +1,7 @@
 """The one codec: from the contract's values to the wire's messages and back, for servers and clients.
 
 One end writes what the other end reads, so both directions of a message stand side by side: `values` (single fields,
-whatever has the form of its message, and specifications), `events`, and `reports` with their promises, which also reads
+whatever has the form of its message, specifications and events), and `reports` with their promises, which also reads
 requests as the core's commands; clients write theirs where they make the call.
 
 Nothing here decides anything: whether a command is valid in the job's state is the core's decision.
