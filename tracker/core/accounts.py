@@ -329,12 +329,10 @@ class Accounts:
         return int(self.rows_of(np.array([substream_id], np.uint64))[0])
 
     def ids_of(self, rows: Rows) -> Rows:
-        """Return the ids of rows."""
         ids: Rows = (self._page_of_slot[rows >> PAGE_BITS] << PAGE_BITS) | (rows & (PAGE - 1))
         return ids
 
     def id_of(self, row: int) -> int:
-        """Return the id of one row."""
         return (int(self._page_of_slot[row >> PAGE_BITS]) << PAGE_BITS) | (row & (PAGE - 1))
 
     def find(self, scopes: Sequence[str], scope_index: NDArray[np.uint32], names: Sequence[str]) -> Rows:

@@ -133,7 +133,6 @@ class Cells:
         return Touched(at, segments, blocks[at, segments])
 
     def cell(self, row: int, segment: int) -> tuple[int, int, int, int]:
-        """Return the words of a cell."""
         xor, sent, received, who = self.words[row * (1 + self.segments) + 1 + segment].tolist()
         return xor, sent, received, who
 

@@ -512,7 +512,6 @@ class ClosedSet:
             self._mark(rows, place, True)
 
     def finish(self, front: Front) -> None:
-        """Finish a front."""
         if front.finished:
             return
         front.finished = True

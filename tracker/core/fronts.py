@@ -292,11 +292,9 @@ class Fronts:
             self.group_of.append(found[key])
 
     def group(self, segment: int) -> FrontGroup:
-        """Return the group of a segment."""
         return self.groups[self.group_of[segment]]
 
     def committed_watermarks(self) -> list[CommittedWatermarks]:
-        """Return the committed watermarks by segment."""
         return [self.groups[place].committed_watermarks for place in self.group_of]
 
     def changed(self) -> None:

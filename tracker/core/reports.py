@@ -333,7 +333,6 @@ def _check_resume(producer: Producer, resume_epoch: int | None) -> None:
 
 
 def close_producer(job: Job, command: CloseProducer) -> None:
-    """Close a run."""
     producer = check_close(job, command)
     producer.last_contact = job.now
     if command.resume_epoch is not None:

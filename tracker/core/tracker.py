@@ -57,7 +57,6 @@ class Prepared(NamedTuple):
 
     @property
     def job(self) -> str:
-        """Return the command's job."""
         return self.command.job
 
 

@@ -94,7 +94,6 @@ class JobView:
 
     @property
     def deployment(self) -> str:
-        """Return the current deployment."""
         return self._job.spec.deployment
 
     @property
@@ -104,7 +103,6 @@ class JobView:
 
     @property
     def segments(self) -> Sequence[str]:
-        """Return the names of the segments."""
         return self._job.graph.names
 
     @property

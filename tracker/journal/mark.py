@@ -184,7 +184,6 @@ class Marks:
         return self._mark is None or self._mark.note(marked)
 
     def close(self) -> None:
-        """Close the file."""
         if self._mark is not None:
             self._mark.close()
             self._mark = None

@@ -88,7 +88,6 @@ class Exchanger:
             raise ExchangeError(str(error) or type(error).__name__) from error
 
     def close(self) -> None:
-        """Close the connection."""
         self._drop()
         self._loop.run_until_complete(asyncio.sleep(0))  # the transport closes itself in the loop
         self._loop.close()
@@ -199,7 +198,6 @@ class WebhookSender:
             )
 
     def close(self) -> None:
-        """Close the connection."""
         self._exchanger.close()
 
 
@@ -273,7 +271,6 @@ class Delivery:
         self._thread = threading.Thread(target=self._run, name=f"notify-{rule.name}", daemon=True)
 
     def start(self) -> None:
-        """Start the delivery."""
         self._thread.start()
 
     def stop(self) -> None:

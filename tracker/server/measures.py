@@ -50,7 +50,6 @@ class JobLabels:
         self._own: set[str] = set()
 
     def of(self, job: str) -> str:
-        """Return a job's label."""
         if job in self._own:
             return job
         if len(self._own) < self._most and self._exists(job):

@@ -89,7 +89,6 @@ class Connections:
                     each.abort()
 
     def close(self) -> None:
-        """Close all connections."""
         for each in list(self._open):
             each.abort()
 

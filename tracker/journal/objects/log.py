@@ -67,7 +67,6 @@ class Entry:
 
     @property
     def is_claim(self) -> bool:
-        """Return whether the entry is a claim."""
         return self.term == self.position
 
     @property

@@ -111,7 +111,6 @@ class RedisSnapshots:
         self._client.hdel(self._keys.snapshots, entry)
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def _remove(self, entries: Iterable[str]) -> None:
@@ -263,7 +262,6 @@ class Confirmation:
         return Top.read(entry, last, lost, owner, accepted, has_log)
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def _check_replicas(self, written: Any, waited: Any) -> None:

@@ -531,7 +531,6 @@ class Log:
         self._interrupted.set()
 
     def close(self) -> None:
-        """Close the connection."""
         self.client.close()
 
 
