@@ -229,19 +229,19 @@ def job_metrics(jobs: Sequence[tuple[str, JobNumbers]], now: int, names: int) ->
 
 
 def _counts(jobs: Sequence[tuple[str, JobNumbers]]) -> Iterator[Metric]:
-    for name, text, attribute in (
-        ("open_substreams", "Substreams that have not ended on every segment.", "open_substreams"),
-        ("incomplete_substreams", "Open substreams of which more is expected than was sent.", "incomplete_substreams"),
-        ("staged_substreams", "Substreams that only staged epochs name.", "staged_substreams"),
-        ("staged_epochs", "Epochs that were reported and are not committed.", "staged_epochs"),
-        ("cells", "Accumulators that take up memory.", "cells"),
-        ("tombstones", "Names of substreams that ended and were forgotten.", "tombstones"),
-        ("events", "Events that are kept.", "events"),
-        ("retained_events", "Events that are kept only for subscriptions.", "retained_events"),
-        ("producers", "Producers.", "producers"),
-        ("idle_fronts", "Fronts that are idle, and not waited for.", "idle_fronts"),
+    for name, text in (
+        ("open_substreams", "Substreams that have not ended on every segment."),
+        ("incomplete_substreams", "Open substreams of which more is expected than was sent."),
+        ("staged_substreams", "Substreams that only staged epochs name."),
+        ("staged_epochs", "Epochs that were reported and are not committed."),
+        ("cells", "Accumulators that take up memory."),
+        ("tombstones", "Names of substreams that ended and were forgotten."),
+        ("events", "Events that are kept."),
+        ("retained_events", "Events that are kept only for subscriptions."),
+        ("producers", "Producers."),
+        ("idle_fronts", "Fronts that are idle, and not waited for."),
     ):
-        values = (((label,), getattr(numbers.figures, attribute)) for label, numbers in jobs)
+        values = (((label,), getattr(numbers.figures, name)) for label, numbers in jobs)
         yield _gauge(f"tracker_{name}", text, ("job_name",), values)
     unfinished = (((label,), len(each.figures.fronts) + each.figures.other_fronts) for label, each in jobs)
     yield _gauge("tracker_unfinished_fronts", "Fronts that may still send.", ("job_name",), unfinished)
