@@ -165,7 +165,7 @@ def _what_can_be_withdrawn_is_staged(job: Job) -> None:
         assert origins, "a close of nobody"
         assert origins <= staged, origins
         if front_name:
-            assert closing.waiting.is_closed_by_name(id_, front_name), front_name
+            assert front_name in closing.waiting.closes.get(id_, ()), front_name
         else:
             assert job.accounts.flags[job.accounts.row_of(id_)] & SOLE, "the sole owner's"
     for id_, key, given in [(id_, *each) for id_, keys in provisional.numbers.items() for each in keys.items()]:

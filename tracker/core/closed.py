@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tracker.contract.status import SOLE_OWNER
 from tracker.contract.values import NO_END_TIME, Reason
 
 from .accounts import Accounts, Changes
-from .cells import Rows
+from .cells import Rows, extended
 from .expectations import Expectations, Key
 from .fronts import EVERYTHING, UNSET, Front, FrontGroup, Fronts
 from .lifecycle import CLOSED, ENDED, SOLE, STALLED
@@ -42,10 +43,6 @@ class Waiting:
         self.counted: set[int] = set()
 
     # ------------------------------------------------------------ which fronts
-
-    def is_closed_by_name(self, id_: int, front: str) -> bool:
-        """Return whether a front has closed a substream by name."""
-        return front in self.closes.get(id_, ())
 
     def waiting_for(self, row: int, ended: Sequence[bool]) -> list[str]:
         """Return the fronts that have not closed a row for a segment on which it has not ended.
@@ -226,9 +223,6 @@ class Waiting:
         self.closes = {id_: closes for id_, closes in self.closes.items() if closes}
 
 
-SOLE_OWNER = ""  #: in the place of a front: closed by the caller as the only source
-
-
 class ClosedSet:
     """Set of a job's rows that are closed, as the fronts have it.
 
@@ -305,9 +299,8 @@ class ClosedSet:
         return self._several.item(row, place)
 
     def _make_room(self) -> None:
-        more = len(self._accounts.flags) - len(self._several)
-        if more > 0:
-            self._several = np.concatenate([self._several, np.zeros((more, len(self._times)), np.bool_)])
+        if len(self._several) < len(self._accounts.flags):
+            self._several = extended(self._several, len(self._accounts.flags))
 
     def closed_by_drain(self, row: int, segment: int) -> bool:
         """Return whether only fronts that finished in the drain under way have closed a row for a segment."""
@@ -322,10 +315,6 @@ class ClosedSet:
         by_drain[self._accounts.life.are(rows, SOLE)] = False
         return by_drain
 
-    def _closed_by_times(self, rows: Rows, group: FrontGroup) -> NDArray[np.bool_]:
-        """Return which rows the times that the fronts of a group have promised close, or their finishes."""
-        return self.waiting.passed(rows, group.watermark)
-
     # ------------------------------------------------------------ substreams come and go
 
     def join(self, rows: Rows) -> None:
@@ -338,7 +327,7 @@ class ClosedSet:
         for place, times in enumerate(self._times):
             times.join(rows)
             if len(self._times) > 1:
-                self._pass(rows[self._closed_by_times(rows, self._fronts.groups[place])], place)
+                self._pass(rows[self.waiting.passed(rows, self._fronts.groups[place].watermark)], place)
 
     def leave(self, rows: Rows) -> None:
         """Forget rows that have ended on every segment."""
@@ -584,9 +573,9 @@ class ClosedSet:
         one_by_one = np.union1d(named, rows[accounts.life.are(rows, SOLE)])
         for place, group in enumerate(self._fronts.groups):
             self._all_finished[place] = bool(group.members) and group.watermark(None) == EVERYTHING
-            closed = (
-                self._closed_by_times(rows, group) if group.members and rows.size else np.zeros(len(rows), np.bool_)
-            )
+            closed = np.zeros(len(rows), np.bool_)
+            if group.members and rows.size:
+                closed = self.waiting.passed(rows, group.watermark)
             self._set(rows[closed], place, True)
             self._set(rows[~closed], place, False)
             if self._fronts:

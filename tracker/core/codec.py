@@ -17,11 +17,12 @@ import numpy as np
 
 from tracker.contract.bounds import bounded
 from tracker.contract.spec import Spec
+from tracker.contract.status import SOLE_OWNER
 from tracker.contract.values import DrainMode, DrainState, Mode, Ordering, Reason
 
 from .accounts import Accounts, new_accounts
 from .cells import Entries, Rows
-from .closed import SOLE_OWNER, ClosedSet
+from .closed import ClosedSet
 from .expectations import Expectations
 from .fronts import CommittedWatermarks, Front, Fronts
 from .graph import Graph

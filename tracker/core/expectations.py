@@ -11,18 +11,19 @@ number was given; with numbers, an entry costs one comparison of columns, unless
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .accounts import Accounts
-from .cells import Rows, distinct
+from .cells import Rows, distinct, extended
 from .producers import ExpectOf, Number
 
 REMOVED = ""  #: in the place of a front: fronts that were removed, together
 
 Key: TypeAlias = tuple[int, str]  #: (segment, front)
+_Record = TypeVar("_Record")
 _NEVER = 2**64 - 1  # more than can be sent
 _SEVERAL = -1  # in the place of a segment: something is expected on several
 
@@ -249,23 +250,22 @@ class Expectations:
 
     def relaid(self, kept: dict[int, int]) -> None:
         """Move to another graph, in which segments have other numbers or no longer exist."""
-        for id_, sent in list(self._identities.items()):
-            moved_sent = {(kept[on], front): xor for (on, front), xor in sent.items() if on in kept}
-            self.count += len(moved_sent) - len(sent)
-            if moved_sent:
-                self._identities[id_] = moved_sent
-            else:
-                del self._identities[id_]
-        for id_, numbers in list(self._numbers.items()):
-            moved = {(kept[on], front): number for (on, front), number in numbers.items() if on in kept}
-            self.count += len(moved) - len(numbers)
-            if moved:
-                self._numbers[id_] = moved
-            else:
-                del self._numbers[id_]
+        self._carry_over(self._identities, kept)
+        for id_ in self._carry_over(self._numbers, kept):
             self._expect(id_)
         for id_, announced in self._announced.items():
             self._announced[id_] = {kept[on]: number for on, number in announced.items() if on in kept}
+
+    def _carry_over(self, records: dict[int, dict[Key, _Record]], kept: dict[int, int]) -> list[int]:
+        """Move records to another graph; return the ids that had any."""
+        ids = list(records)
+        for id_ in ids:
+            before = records.pop(id_)
+            moved = {(kept[on], front): record for (on, front), record in before.items() if on in kept}
+            self.count += len(moved) - len(before)
+            if moved:
+                records[id_] = moved
+        return ids
 
     def forget(self, ids: Iterable[int]) -> None:
         """Forget what was expected of substreams that are forgotten."""
@@ -283,12 +283,10 @@ class Expectations:
         """Note from how many sent elements a row has to be checked."""
         row = self._accounts.row_of(id_)
         if row >= len(self._least):
-            more = max(row + 1, 2 * len(self._least)) - len(self._least)
-            self._least = np.concatenate([self._least, np.full(more, _NEVER, np.uint64)])
-            self._segment = np.concatenate([self._segment, np.zeros(more, np.int64)])
-            self._short = np.concatenate([self._short, np.zeros(more, np.bool_)])
-            self._short_expected = np.concatenate([self._short_expected, np.zeros(more, np.uint64)])
-            self._short_sent = np.concatenate([self._short_sent, np.zeros(more, np.uint64)])
+            before = len(self._least)
+            for name in ("_least", "_segment", "_short", "_short_expected", "_short_sent"):
+                setattr(self, name, extended(getattr(self, name), max(row + 1, 2 * before)))
+            self._least[before:] = _NEVER
         self._compare(id_)
         segments = {segment for segment, _ in self.of(id_)}
         if len(segments) == 1:

@@ -21,11 +21,12 @@ from tracker.contract.commands import Promise
 from tracker.contract.events import Body, Ended, Excess, FrontIdle, Late
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import Spec
+from tracker.contract.status import SOLE_OWNER
 from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Reason
 
 from .accounts import Accounts, Changes, new_accounts
 from .cells import Entries, Rows, distinct
-from .closed import SOLE_OWNER, ClosedSet
+from .closed import ClosedSet
 from .ends import Completion
 from .fronts import CommittedWatermarks, Front, Fronts
 from .graph import Graph

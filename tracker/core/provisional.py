@@ -20,9 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
+from tracker.contract.status import SOLE_OWNER
+
 from .accounts import Accounts
 from .cells import Entries, Rows, distinct
-from .closed import SOLE_OWNER, ClosedSet
+from .closed import ClosedSet
 from .expectations import Key
 from .fronts import UNSET, Fronts
 from .lifecycle import AWAITING_RECOMMIT, ENDED, SOLE, STALLED
@@ -85,7 +87,7 @@ class Provisional:
     def _is_closed(self, id_: int, front: str, row: int) -> bool:
         if front == SOLE_OWNER:
             return bool(self._accounts.flags[row] & SOLE)
-        return self._closing.waiting.is_closed_by_name(id_, front)
+        return front in self._closing.waiting.closes.get(id_, ())
 
     def _note_number(self, origin: Origin, pledge: ExpectOf) -> None:
         id_, key = self._accounts.id_of(pledge.row), (pledge.segment, pledge.front)

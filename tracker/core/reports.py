@@ -24,6 +24,8 @@ from tracker.contract.commands import (
     Committed,
     Expect,
     Finish,
+    FinishFront,
+    ForgetProducer,
     Frontier,
     Identities,
     Opened,
@@ -206,11 +208,12 @@ def _check_commit(job: Job, command: Commit) -> tuple[Producer, Report, Resolved
     producer.check_current(command.run)
     _check_commit_message(command)
     naming = report_of(command)
-    resolved = resolve(naming, job.graph, job.accounts, job.log.log_id) if command.promises else None
+    if not command.promises:
+        return producer, naming, None
+    resolved = resolve(naming, job.graph, job.accounts, job.log.log_id)
     for promise in command.promises:
         _check_promise(job, producer, promise, naming, resolved)
-    if command.promises:
-        _check_not_handed_over(job)
+    _check_not_handed_over(job)
     return producer, naming, resolved
 
 
@@ -269,10 +272,7 @@ def _check_nothing_later_staged(job: Job, producer: Producer, command: Commit, k
     for promise in command.promises:
         if isinstance(promise, Expect):
             continue
-        if isinstance(promise, Frontier):
-            scope, time = promise.scope, promise.time
-        else:
-            scope, time = None, None
+        scope, time = (promise.scope, promise.time) if isinstance(promise, Frontier) else (None, None)
         if job.fronts.would_change(promise.front, scope, time, before):
             raise Refused(
                 Refusal.EPOCH_STAGED,
@@ -363,15 +363,15 @@ def fence_all(job: Job, stand_in: str) -> None:
             producer.fence()
 
 
-def forget_producer(job: Job, name: str) -> None:
+def forget_producer(job: Job, command: ForgetProducer) -> None:
     """Forget a producer, with what it has staged."""
-    producer = job.producer(name)
+    producer = job.producer(command.producer)
     revoke(job, producer, sorted(producer.staged))
     for front in job.fronts:
-        if front.owner == name:
+        if front.owner == producer.name:
             front.owner = None
-    _look_at(job, job.provisional.release(name))
-    del job.producers[name]
+    _look_at(job, job.provisional.release(producer.name))
+    del job.producers[producer.name]
     job.evaluate()
     job.numbers.collect(job.producers, lambda: job.accounts.cells.used_producers(job.accounts.in_use(0)))
 
@@ -440,9 +440,7 @@ def _look_at(job: Job, rows: list[int]) -> bool:
 # ---------------------------------------------------------------- promises
 
 
-def _check_promise(
-    job: Job, producer: Producer, promise: Promise, report: Report | None = None, resolved: Resolved | None = None
-) -> None:
+def _check_promise(job: Job, producer: Producer, promise: Promise, report: Report, resolved: Resolved) -> None:
     """Check a promise's front, its owner, and the end time of what it closes."""
     if promise.front:
         front = job.fronts.find(promise.front)
@@ -472,12 +470,7 @@ def _check_promise(
             Refusal.MALFORMED,
             f"front {promise.front!r} does not feed segment {promise.segment!r}; name one that it feeds",
         )
-    if (
-        isinstance(promise, AboutSubstream)
-        and report is not None
-        and resolved is not None
-        and promise.substream_index in resolved.conflicts
-    ):
+    if isinstance(promise, AboutSubstream) and promise.substream_index in resolved.conflicts:
         raise end_time_conflict(report, promise.substream_index, resolved, job.accounts)
 
 
@@ -546,24 +539,24 @@ def _pledge_of(job: Job, promise: Promise, rows: Rows) -> Pledge:
     return CloseOf(promise.front, int(rows[promise.substream_index]))
 
 
-def finish_front(job: Job, name: str) -> None:
+def finish_front(job: Job, command: FinishFront) -> None:
     """Finish a front, for an operator, whose owner will never report again."""
-    front = check_finish_front(job, name)
+    front = check_finish_front(job, command)
     job.wake([front])
     job.break_silence(front)
-    job.keep_promises([FinishOf(name)])
+    job.keep_promises([FinishOf(front.name)])
     job.evaluate()
 
 
-def check_finish_front(job: Job, name: str) -> Front:
+def check_finish_front(job: Job, command: FinishFront) -> Front:
     """Refuse to finish an unknown front, one that was handed over, or one whose owner has an epoch staged."""
-    front = job.fronts.find(name, code="NOT_FOUND")
+    front = job.fronts.find(command.front, code="NOT_FOUND")
     _check_not_handed_over(job)
     owner = job.owner(front)
     if owner is not None and owner.staged:
         raise Refused(
             Refusal.EPOCH_STAGED,
-            f"the owner {owner.name!r} of front {name!r} has epochs {sorted(owner.staged)} staged; commit or "
+            f"the owner {owner.name!r} of front {front.name!r} has epochs {sorted(owner.staged)} staged; commit or "
             "forget them first",
         )
     return front

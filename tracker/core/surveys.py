@@ -18,7 +18,7 @@ from tracker.contract.status import SOLE_OWNER, Found, OpenSubstream, Survey, Un
 from tracker.contract.values import NO_END_TIME
 
 from .accounts import PAGE
-from .cells import RECEIVED, SENT, Mask, Rows, do_not_balance, flight_of
+from .cells import RECEIVED, SENT, Mask, Rows, do_not_balance, extended, flight_of
 from .fronts import Front, FrontGroup
 from .job import Job
 from .lifecycle import AWAITING_RECOMMIT, ENDED, KNOWN, PARTLY_ENDED, SOLE, STALLED
@@ -183,8 +183,8 @@ def _pages(job: Job, after: int) -> Iterator[tuple[int, Rows]]:
 
 def _fitting(staged: Mask, job: Job) -> Mask:
     """Return what was found staged, for as many rows as there are now."""
-    more = len(job.accounts.flags) - len(staged)
-    return np.concatenate([staged, np.zeros(more, np.bool_)]) if more > 0 else staged
+    rows = len(job.accounts.flags)
+    return extended(staged, rows) if len(staged) < rows else staged
 
 
 class Standing(NamedTuple):

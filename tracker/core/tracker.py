@@ -415,14 +415,8 @@ class Handler(NamedTuple):
 HANDLERS: Final[dict[type[Any], Handler]] = {
     OpenProducer: Handler(reports.check_open, reports.open_producer),
     CloseProducer: Handler(reports.check_close, reports.close_producer),
-    ForgetProducer: Handler(
-        lambda job, command: job.producer(command.producer),
-        lambda job, command: reports.forget_producer(job, command.producer),
-    ),
-    FinishFront: Handler(
-        lambda job, command: reports.check_finish_front(job, command.front),
-        lambda job, command: reports.finish_front(job, command.front),
-    ),
+    ForgetProducer: Handler(lambda job, command: job.producer(command.producer), reports.forget_producer),
+    FinishFront: Handler(reports.check_finish_front, reports.finish_front),
     Abandon: Handler(
         lambda job, command: job.known_row(command.scope, command.name),
         lambda job, command: job.abandon(command.scope, command.name),
