@@ -154,18 +154,14 @@ class TimeIndex:
 
     def rise(self, scope: str | None, before: int, after: int, scoped: set[str]) -> None:
         """Handle the rise of a front's time, for a scope or for every scope."""
-        numbers = self._accounts.scope_number
-        if scope is not None:
-            number = numbers.get(scope)
-            if number is not None and number in self._scopes:
-                self._reach(self._scopes[number], before, after)
-            return
         # A promise for every scope moves the scopes that have promises of their own, each in its way, and the others
         # all alike.
-        for name in scoped:
-            number = numbers.get(name)
+        for name in scoped if scope is None else (scope,):
+            number = self._accounts.scope_number.get(name)
             if number is not None and number in self._scopes:
                 self._reach(self._scopes[number], before, after)
+        if scope is not None:
+            return
         watermark = self._group.watermark(None)
         passed: list[int] = []  # of all scopes together: many have only one substream to close
         while self._lowest and self._lowest[0][0] - _BIAS <= watermark:
