@@ -87,8 +87,9 @@ class Parts:
     front: str
 
     def __post_init__(self) -> None:
-        none = self.all is not None and not (self.all > 0 if isinstance(self.all, int) else self.all)
-        if (self.part is None) != (self.all is None) or none or len({*self.names}) < len(self.names):
+        some = self.all > 0 if isinstance(self.all, int) else isinstance(self.all, Collection) and bool(self.all)
+        faulty = self.all is not None and (not some or len({*self.names}) < len(self.names))
+        if (self.part is None) != (self.all is None) or faulty:
             raise UsageError(
                 f"{self.front}: give part='host', which names a part, and parts= together: how many there are, a list "
                 "of their names, or the field that has the number"
@@ -97,7 +98,7 @@ class Parts:
     @property
     def names(self) -> list[str]:
         """The names of the parts, if these were given."""
-        return [] if self.all is None or isinstance(self.all, int | str) else [str(each) for each in self.all]
+        return [] if isinstance(self.all, str) or not isinstance(self.all, Collection) else [*map(str, self.all)]
 
     @property
     def keys(self) -> list[str]:
@@ -117,8 +118,8 @@ class Parts:
         part = "" if self.part is None else str(values[self.part])
         if isinstance(self.all, str):
             number = count_of(values[self.all])
-            if not isinstance(number, int):
-                raise UsageError(f"{place}: {self.all!r} is {number!r}: write the number of parts")
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise UsageError(f"{place}: {self.all!r} is {number!r}: write the number of parts, 1 or more")
             return part, number
         if self.names and part not in self.names:
             raise UsageError(
@@ -138,9 +139,10 @@ class Parts:
         """
         wanted = max(found.values())
         if len(found) > wanted:
+            into = f"write as many into {self.all!r}" if isinstance(self.all, str) else "give parts= as many"
             raise UsageError(
                 f"{self.front}: {substream.name!r} of scope {substream.scope!r} has {len(found)} parts, "
-                f"{sorted(found)}, and was to have {wanted}: give parts= as many as there are"
+                f"{sorted(found)}, and was to have {wanted}: {into} as there are"
             )
         return len(found) == wanted
 

@@ -127,8 +127,9 @@ class Partitions:
     front: str
 
     def __post_init__(self) -> None:
-        none = isinstance(self.all, str) or len({*self.ids}) < max(1, len(self.ids))
-        if none or (self.column is None) != (self.all == 1):
+        listed = isinstance(self.all, int | Sequence) and not isinstance(self.all, str)
+        faulty = not listed or len({*self.ids}) < max(1, len(self.ids)) or not {None, ""}.isdisjoint(self.ids)
+        if faulty or (self.column is None) != (self.all == 1):
             raise UsageError(
                 f"{self.front}: give partition='column' and partitions=n (2 or more), or a list of their names, "
                 "together, or neither"

@@ -35,14 +35,14 @@ class Portion(NamedTuple):
         place: the manifest, or directory.
         counts: the rows of each substream.
         part: whose they are; empty if loads do not come in parts.
-        parts: how many parts there are, by what is known of this one.
-        files: those that it names; two portions of a part that differ in them are not the same.
+        parts: how many parts each substream has, by what is known here.
+        files: those that it names, or is; two portions of a part that differ in them are not the same.
     """
 
     place: str
     counts: Mapping[Substream, int]
     part: str
-    parts: int
+    parts: Mapping[Substream, int]
     files: frozenset[str] = frozenset()
 
 
@@ -171,13 +171,13 @@ class LiveFiles(LiveCounts):
                 same = found.setdefault(substream, {}).setdefault(portion.part, [])
                 same.append(portion)
                 self._check_alike(substream, same[0], portion)
-        whole = {
-            each: parts
-            for each, parts in found.items()
-            if self.front.parts.are_all(each, {part: max(one.parts for one in same) for part, same in parts.items()})
-        }
+        counts = {}
+        for each, parts in found.items():
+            numbers = {part: max(one.parts[each] for one in same) for part, same in parts.items()}
+            if self.front.parts.are_all(each, numbers):
+                counts[each] = sum(same[0].counts[each] for same in parts.values())
         self._changed = False
-        return {each: sum(same[0].counts[each] for same in parts.values()) for each, parts in whole.items()}
+        return counts
 
     def _check_alike(self, substream: Substream, first: Portion, other: Portion) -> None:
         """Refuse two portions of one part that are no copies of one another."""

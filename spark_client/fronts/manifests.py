@@ -23,7 +23,7 @@ from spark_client.fronts.load_files import ByFiles, LiveFiles, Portion, ReadFile
 from spark_client.fronts.timetable import count_of
 from spark_client.spark_internals.checkpoints import FilesRead
 from spark_client.storage.directories import local_pattern
-from spark_client.windows.substreams import Ability
+from spark_client.windows.substreams import Ability, Substream
 
 _log = logging.getLogger("spark_client")
 
@@ -193,8 +193,8 @@ class _LiveManifests(LiveFiles):
             _DiffersError: a file is not as it is listed.
         """
         front = self.front
-        named: dict[tuple[str, int], set[str]] = {}
-        rows: dict[tuple[str, int], list[Sequence[Any]]] = {}
+        named: dict[str, set[str]] = {}
+        rows: list[Sequence[Any]] = []
         for entry in _entries(place):
             if missing := [key for key in front.keys if entry.get(key) in (None, "")]:
                 raise UsageError(f"manifest {place}: an entry has no {missing[0]!r}, which the front names: {entry}")
@@ -204,7 +204,7 @@ class _LiveManifests(LiveFiles):
                 raise UsageError(
                     f"manifest {place}: an entry has neither {front.rows!r} nor {front.files!r}: {entry}. Give one"
                 )
-            part = front.parts.of(entry, f"manifest {place}")
+            part, number = front.parts.of(entry, f"manifest {place}")
             names = [listed] if isinstance(listed, str | Mapping) else list(listed or [])
             some = [self._listed(place, each) for each in names]
             for each in some:
@@ -214,16 +214,20 @@ class _LiveManifests(LiveFiles):
                 self._check_footers(place, files)
                 count = front.rows_in(files)
             named.setdefault(part, set()).update(files)
-            rows.setdefault(part, []).append(front.row(entry, count))
+            rows.append([*front.row(entry, count), part, number])
         if front.when is None:
             if not rows:  # it may be half of one, which is read again
                 raise ValueError(f'manifest {place} has no entry: write {{"{front.rows}": 0}} if its load has no rows')
             name = front.rule.when_of(os.path.splitext(os.path.basename(place))[0], repr(front))
-            rows = {part: [[name, sum(row[-1] for row in found)]] for part, found in rows.items()}
-        return [
-            Portion(place, timetable.added_up(self._spark, found, front.rule), *part, frozenset(named[part]))
-            for part, found in rows.items()
-        ]
+            rows = [[name, *row] for row in rows]
+        counts: dict[str, dict[Substream, int]] = {part: {} for part in named}
+        numbers: dict[str, dict[Substream, int]] = {part: {} for part in named}
+        for substream, given in timetable.by_part(self._spark, rows, front.rule, ("part", "parts")).items():
+            for count, beside in given:
+                own, most = counts[beside["part"]], numbers[beside["part"]]
+                own[substream] = own.get(substream, 0) + count
+                most[substream] = max(most.get(substream, 0), beside["parts"])
+        return [Portion(place, counts[part], part, numbers[part], frozenset(named[part])) for part in named]
 
     def _check_footers(self, place: str, files: Iterable[str]) -> None:
         if self.front.read_files is None and (others := [file for file in files if not _is_local(file)]):

@@ -125,11 +125,14 @@ class _LiveMarkers(LiveFiles):
                     "whole, give empty=True",
                 )
                 continue
-            part = self.front.parts.of(values, directory)
+            part, number = self.front.parts.of(values, directory)
             row = self.front.row(values, self.front.rows_in([*files]))
             if (_changed(marker), _versions(directory)) != (written, files):
                 continue  # files come or go: the next look counts them
-            self.put(directory, [Portion(directory, timetable.read(self._spark, [row], self._rule), *part)])
+            counts = timetable.read(self._spark, [row], self._rule)
+            # Spark reads the rows of two directories that are alike, so neither is a copy.
+            own = frozenset([directory])
+            self.put(directory, [Portion(directory, counts, part, dict.fromkeys(counts, number), own)])
             self._markers[directory] = written
         self._markers = {directory: written for directory, written in self._markers.items() if directory in marked}
         return marked

@@ -92,14 +92,6 @@ def identity_of(xor: Any) -> int:
     return _integer(xor, range(-(2**63), 2**64), "the XOR of the identities of rows is an integer of 64 bits") % 2**64
 
 
-def added_up(spark: SparkSession, expected: Iterable[Sequence[Any]], rule: Substreams) -> dict[Substream, int]:
-    """Return the same of rows that may be of one substream: their counts are added up."""
-    due: dict[Substream, int] = {}
-    for substream, count, _ in _listed(spark, expected, rule):
-        due[substream] = due.get(substream, 0) + count
-    return due
-
-
 def by_part(
     spark: SparkSession, expected: DataFrame | Iterable[Sequence[Any]], rule: Substreams, fields: Sequence[str]
 ) -> dict[Substream, list[tuple[int, dict[str, Any]]]]:
@@ -141,7 +133,7 @@ def _listed(
 
 def _integer(value: Any, within: range, rule: str) -> int:
     with suppress(TypeError):
-        if (number := operator.index(value)) in within:
+        if not isinstance(value, bool) and (number := operator.index(value)) in within:
             return number
     raise UsageError(f"Schedule: {rule}, not {value!r}")
 
@@ -377,4 +369,4 @@ def count_of(value: Any) -> Any:
     """
     if isinstance(value, Decimal) and value == value.to_integral_value():
         return int(value)
-    return int(value) if isinstance(value, str) and value.strip().isdigit() else value
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value

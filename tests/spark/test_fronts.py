@@ -237,7 +237,13 @@ def test_parts_may_have_names_and_one_more_may_come(
     tracking.stop()
 
 
-@pytest.mark.parametrize(("partition", "partitions"), [("part", 1), (None, ["a"]), ("part", []), ("part", ["a", "a"])])
+@pytest.mark.parametrize(
+    ("partition", "partitions"),
+    [
+        *(("part", 1), (None, ["a"]), ("part", []), ("part", ["a", "a"]), ("part", ["a", None]), ("part", ["a", ""])),
+        *(("part", 2.5), ("part", None), ("part", iter("ab"))),
+    ],
+)
 def test_partitions_are_given_with_their_number_or_names(partition: Any, partitions: Any) -> None:
     for front in (lambda: Marks("is_last", partition, partitions), lambda: Frontier("1 hour", partition, partitions)):
         with pytest.raises(UsageError, match="give partition='column' and partitions=n"):

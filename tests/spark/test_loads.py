@@ -477,7 +477,19 @@ def test_a_copy_may_name_more_parts_than_the_first(tmp_path: Path) -> None:
     assert look() == {"07": 3}
 
 
-@pytest.mark.parametrize("number", ["many", [3], {"of": 3}, 2.7])
+def test_a_part_may_state_two_numbers_in_one_manifest(tmp_path: Path) -> None:
+    """The greatest holds for its load alone, and the entries are added up."""
+    entries = [("07", "h1", 2, 5), ("07", "h1", 3, 5), ("08", "h1", 1, 4), ("07", "h1", 2, 1)]
+    fields = ("hour", "host", "hosts", "rows")
+    (tmp_path / "h1.json").write_text(json.dumps([dict(zip(fields, each, strict=True)) for each in entries]))
+    look = found(Manifests(tmp_path / "*.json", "hour", part="host", parts="hosts"), HOURS)
+    manifest(tmp_path, "h2", "h2", 1, hosts=2)
+    assert look() == {"08": 4}
+    manifest(tmp_path, "h3", "h3", 2, hosts=2)
+    assert look() == {"07": 14}
+
+
+@pytest.mark.parametrize("number", ["many", [3], {"of": 3}, 2.7, 2.0, 0, -1, True, "²"])
 def test_a_number_of_parts_that_is_none_is_refused(tmp_path: Path, number: Any) -> None:
     manifest(tmp_path, "a", "h1", 1, n=number)
     look = found(Manifests(tmp_path / "*.json", "hour", part="host", parts="n"), HOURS)
@@ -498,7 +510,10 @@ def test_parts_that_contradict_one_another_are_refused(tmp_path: Path) -> None:
     for names in (["h1", "h2"], {"h1", "h2"}):
         refusing(found(front(names), HOURS), r"b.json: part 'h4' is none of Manifests\(parts=")
     manifest(tmp_path, "c", "h5", 1)
-    refusing(found(front(2), HOURS), r"has 3 parts, \['h1', 'h4', 'h5'\], and was to have 2")
+    refusing(found(front(2), HOURS), r"has 3 parts, \['h1', 'h4', 'h5'\], and was to have 2: give parts= as many")
+    for name in "abc":
+        manifest(tmp_path, name, name, 1, n=2)
+    refusing(found(front("n"), HOURS), "has 3 parts, .* and was to have 2: write as many into 'n' as there are")
 
 
 def test_a_directory_of_each_part_has_a_marker(tmp_path: Path) -> None:
@@ -508,6 +523,13 @@ def test_a_directory_of_each_part_has_a_marker(tmp_path: Path) -> None:
     assert look() == {}
     (tmp_path / "day=2026-03-01" / "host=b" / "_SUCCESS").touch()
     assert look() == {"2026-03-01": 5}
+
+
+def test_directories_of_one_part_are_no_copies(tmp_path: Path) -> None:
+    """Spark reads the rows of both."""
+    for hosts in (1, 2):
+        load(tmp_path / f"day=2026-03-01/hosts={hosts}/host=a", "1", 2, marker=True)
+    refusing(found(SuccessMarkers(tmp_path, "day", part="host", parts="hosts"), DAYS), "are both of part 'a' of")
 
 
 def refusing(look: Callable[[], object], message: str) -> None:
@@ -527,6 +549,8 @@ def test_loads_that_promise_nothing_certain_are_refused(tmp_path: Path) -> None:
         ("c.json", "[3]", "write an object with fields"),
         ("d.json", '{"d": "monday", "rows": 1}', "no time in ISO 8601"),
         ("e.json", '{"d": "2026-03-01", "rows": -1}', "0 or more"),
+        ("t.json", '{"d": "2026-03-01", "rows": true}', "0 or more"),
+        ("s.json", '{"d": "2026-03-01", "rows": "²"}', "0 or more"),
         ("f.json", '{"d": "2026-03-01", "files": "f.json"}', "neither Parquet nor ORC.*give read="),
         ("g.json", '{"d": "2026-03-01", "files": "gone.parquet"}', r"cannot be read.*gone.parquet"),
     ]:
@@ -680,6 +704,8 @@ def test_a_control_table_is_read_after_its_time_of_completeness(tmp_path: Path) 
         (lambda: SuccessMarkers("/in", "dt", part="host"), "parts= together"),
         (lambda: Manifests("/in/*.json", "hour", part="host", parts=0), "parts= together"),
         (lambda: Manifests("/in/*.json", "hour", part="host", parts=["a", "a"]), "parts= together"),
+        (lambda: Manifests("/in/*.json", "hour", part="host", parts=2.5), "parts= together"),  # type: ignore[arg-type]
+        (lambda: Manifests("/in/*.json", "hour", part="host", parts=iter("ab")), "parts= together"),  # type: ignore[arg-type]
         (lambda: Manifests("/in/*.json", part="host", parts=2), "give when='field'"),
         (lambda: found(SuccessMarkers("/in", "dt", "shop"), DAYS), "this front has a scope, and the source has none"),
         (lambda: found(SuccessMarkers("/in", "dt"), NAMED), "the source has a scope, and this front has none"),
