@@ -22,14 +22,16 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from spark_client.counting.runs import Run
-from spark_client.errors import torn
-from spark_client.fronts.front import GivenCounts
+from spark_client.errors import UsageError, torn
+from spark_client.fronts.front import Front, GivenCounts
+from spark_client.plan.state_layout import changed_forms
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 from tracker.client import Ended
 
 _ACKNOWLEDGE_EVERY: Final = 10.0  #: seconds
 _DRAINED: Final = "drained.json"
+_IDENTITY: Final = "identity.json"  #: the expression that identified the rows that the last run has counted
 _PIECES: Final = 16  #: of a deployment, above which a start makes them one
 #: A piece of a deployment's counts; and all that version 0.2 has appended to a file.
 _FILE: Final = re.compile(r"(\d+)(?:-[0-9a-f]+\.json|\.jsonl)")
@@ -44,6 +46,30 @@ def forget_shared(run: Run) -> None:
         TrackingError: the tracker cannot be reached.
     """
     run.news.unsubscribe(_shared(run))
+
+
+def check_identified(folder: Folder, run: Run, segment: str, front: Front) -> None:
+    """Refuse to identify rows otherwise than those of open substreams were: no XOR of both is ever the promised one.
+
+    Args:
+        folder: in the checkpoint of the query that reads the source.
+
+    Raises:
+        UsageError: substreams are open of which rows came without an identity, or with another one.
+        TrackingError: the tracker cannot be reached.
+    """
+    known, now = folder.read(_IDENTITY), front.identified
+    if known == now:
+        return
+    others = known is None or changed_forms({"": {"identity": known}}, {"": {"identity": now}}, "")
+    if now is not None and others and (begun := run.news.begun(segment)):
+        before = "not given" if known is None else known["text"]
+        raise UsageError(
+            f"{front!r}: its identity was {before}, is {now['text']}, and {begun} substreams are open of which "
+            "rows have come, whose XOR would never be the promised one. Start the query as it was until they have "
+            "ended, or drain the job first (tracking.drain())"
+        )
+    folder.put(_IDENTITY, now)
 
 
 def _shared(run: Run) -> str:

@@ -121,6 +121,16 @@ class JobNews:
                 ended[substream] = account.sent
         return ended
 
+    def begun(self, segment: str) -> int:
+        """Return of how many substreams that have not ended on a segment something was sent there.
+
+        Raises:
+            TrackingError: the tracker cannot be reached.
+        """
+        with self.explaining():
+            accounts = [each for status in self._client.substreams(self._job) for each in status.segments]
+        return sum(each.segment == segment and each.sent > 0 and not each.ended for each in accounts)
+
     def ended_otherwise(self, promises: Iterable[CommitPromise], patient: bool) -> dict[Expected, int]:
         """Return the promised counts of substreams that have ended with another count, and that one.
 

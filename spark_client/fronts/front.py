@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import ColumnOrName, column
 from spark_client.errors import UsageError
+from spark_client.spark_internals.columns import Form
 from spark_client.storage.folder import Folder
 from spark_client.windows import durations
 from spark_client.windows.belonging import Condition, partition_within
@@ -192,6 +193,7 @@ class Front:
         trusts: words on what has to be true for its ends to be the user's, for receipts.
         not_by_tasks: why tasks cannot make its promises, and what to do; empty: they can.
         needs: the feature of the tracker that it needs, and trackers of an earlier release lack; empty: none.
+        identified: the expression that identifies rows, whose XOR it promises; None: it promises no such thing.
     """
 
     moves_progress = False
@@ -204,6 +206,7 @@ class Front:
     trusts = ""
     not_by_tasks = ""
     needs = ""
+    identified: Form | None = None
 
     @property
     def reads(self) -> frozenset[str] | None:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_client.columns import ColumnOrName
+from spark_client.columns import ColumnOrName, column
 from spark_client.errors import UsageError
 from spark_client.fronts import timetable
 from spark_client.fronts.counts import ByCount, Found, HowManyParts, LiveCounts, Parts
 from spark_client.fronts.front import READ_ONCE, Rows, SourceRows
 from spark_client.fronts.in_rows import InRows
+from spark_client.spark_internals.columns import expression_form
 from spark_client.windows.substreams import Substream
 from tracker.client import IDENTITIES
 
@@ -111,6 +112,8 @@ class Schedule(ByCount):
 
     def bind(self, source: SourceRows) -> None:
         super().bind(source)
+        if self.identity is not None:
+            self.identified = expression_form(source.rows, column(self.identity))
         self.table = {}  # of this source alone
         if self.read_counts is None:
             self.table, self.table_identities, _ = self.totals(source.rows.sparkSession, self._expected)

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.advice import explained
 from spark_client.counting.batch import BatchResult, StateSize
-from spark_client.counting.given_counts import RecordedCounts, forget_shared
+from spark_client.counting.given_counts import RecordedCounts, check_identified, forget_shared
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError
 from spark_client.fronts.front import Front, LiveFront
@@ -187,8 +187,9 @@ class TrackedQuery:
         for number, (stream, front) in enumerate(self.reads):
             if front is not None:
                 run.news.require(front.front.needs, repr(front.front))
+                folder = self.checkpoint / "tracker" / "counts" / str(number)
+                check_identified(folder, run, stream.segment, front.front)
                 if front.front.counts:
-                    folder = self.checkpoint / "tracker" / "counts" / str(number)
                     front.begin(RecordedCounts(folder, self.checkpoint, run, stream.segment))
                 run.announce(front)
         if any(front.front.counts for front in self.fronts):

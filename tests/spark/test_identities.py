@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, timedelta
+from functools import reduce
+from operator import xor as ixor
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,54 @@ def test_the_rest_of_what_a_drain_has_cut_short_is_counted(
     tracking.stop()
     tracking = BatchTracking(feed, spark, job, tracker.address, deployment="next")
     start(tracking, feed, front, tmp_path)
+    feed.put(row(3, 3))
+    assert results(tracking, tmp_path) == [("a", 1), ("a", 2)]
+    tracking.stop()
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "row_id"), ("amount", "row_id"), ("row_id", None)])
+def test_identities_change_only_while_nothing_is_open(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, before: str | None, after: str | None
+) -> None:
+    rows = [row(n, 60 * (n // 5) + n, amount=10 * n) for n in (1, 2, 3, 5, 6, 7)]
+
+    def live(identity: str | None, some: list[Any], given: Any = (), deployment: str = "1") -> Any:
+        feed.put(*some)
+        tracking = BatchTracking(feed, spark, job, tracker.address, deployment)
+        front = Schedule(given, identity=identity, complete=False, revise=True)
+        start(tracking, feed, front, tmp_path)
+        found = results(tracking, tmp_path)
+        tracking.stop()
+        return found
+
+    def promised(identity: str | None, hour: int) -> list[Any]:
+        some = [each for each in rows if each["row_id"] // 5 == hour]
+        xor = () if identity is None else (reduce(ixor, (each[identity] for each in some)),)
+        return [("a", WHEN + timedelta(hours=hour), len(some), *xor)]
+
+    assert live(before, rows[:1]) == []
+    if after is not None:
+        was = "not given" if before is None else before
+        with pytest.raises(UsageError, match=f"its identity was {was}, is row_id, and 1 substreams are open of which"):
+            live(after, rows[1:2], promised(after, 0))
+        feed.files, feed.rows = 1, []
+        (feed.path / "000002.json").unlink()
+    assert live(before, rows[1:3], promised(before, 0)) == [("a", 3)]
+    assert live(after, rows[3:5]) == [("a", 3)]
+    assert live(after, rows[5:], promised(after, 1)) == [("a", 3), ("a", 3)]
+
+
+def test_a_drain_lets_rows_be_identified_otherwise(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = BatchTracking(feed, spark, job, tracker.address)
+    start(tracking, feed, Schedule(identity="amount"), tmp_path)
+    feed.put(row(1, 1), row(2, 2))
+    tracking.process_all_available()
+    tracking.drain()
+    tracking.stop()
+    tracking = BatchTracking(feed, spark, job, tracker.address, deployment="next")
+    start(tracking, feed, Schedule([("a", WHEN, 1, 3)], identity="row_id", complete=False), tmp_path)
     feed.put(row(3, 3))
     assert results(tracking, tmp_path) == [("a", 1), ("a", 2)]
     tracking.stop()
