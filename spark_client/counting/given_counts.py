@@ -121,7 +121,7 @@ class RecordedCounts(GivenCounts):
         for number, each in files.items():
             (going_on if number == own or each.incarnation == run.incarnation else before).append(each)
         # Up to where the counts given before were said to be complete; None: nowhere, or the counts are unknown.
-        self._through = run.news.frontier(segment) if any(each.given for each in going_on) else None
+        self._through = run.news.frontiers(segment).get("*") if any(each.given for each in going_on) else None
         self._known = {substream for each in going_on for substream in each.given}
         self._drained = self._drained_by(segment, {run.deployment, *(each.name for each in files.values())})
         self.done = {substream for each in before for substream in each.given}

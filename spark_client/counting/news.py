@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from datetime import timedelta
 
@@ -75,15 +75,15 @@ class JobNews:
         with self.explaining():
             self._logs.unsubscribe(name)
 
-    def frontier(self, front: str) -> int | None:
-        """Return the time that a front has promised for every scope; None: none.
+    def frontiers(self, front: str) -> Mapping[str, int]:
+        """Return the times that a front has promised, by scope; ``"*"``: for every scope.
 
         Raises:
             TrackingError: the tracker cannot be reached.
         """
         with self.explaining():
             fronts = self._client.job(self._job).fronts
-        return next((status.frontiers.get("*") for status in fronts if status.front == front), None)
+        return next((status.frontiers for status in fronts if status.front == front), {})
 
     def acknowledge_before_drain(self, subscriptions: Subscriptions) -> None:
         """Acknowledge all that has happened, unless the job drains.

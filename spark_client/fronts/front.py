@@ -401,6 +401,13 @@ class LiveFront:
     def begin(self, given: GivenCounts) -> None:
         """Learn what counts earlier deployments were given, when the query starts."""
 
+    def resume(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
+        """Learn, when the query starts, what earlier runs have promised.
+
+        Args:
+            frontiers: returns the times that the tracker has of a front, by scope.
+        """
+
     def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
         """Learn what is new where its promises come from, if it is time. A failing look is repeated for a minute.
 

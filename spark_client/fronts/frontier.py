@@ -354,6 +354,12 @@ class LiveFrontier(LiveFront):
         if self.front.read_scopes is not None:
             self._list(self.front.texts(self._spark, self.front.read_scopes()))
 
+    def resume(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
+        if self._listed:
+            known = {(name, scope) for name in self.names for scope in frontiers(name)}
+            # Each would be a promise, and a silent partition be waited for anew at each start.
+            self.promised([each for subject, each in self._waiting.items() if subject in known])
+
     def _list(self, scopes: Sequence[str]) -> None:
         """Have the tracker know scopes, by a time that ends nothing."""
         self._listed = scopes

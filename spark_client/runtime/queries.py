@@ -191,6 +191,7 @@ class TrackedQuery:
                 check_identified(folder, run, stream.segment, front.front)
                 if front.front.counts:
                     front.begin(RecordedCounts(folder, self.checkpoint, run, stream.segment))
+                front.resume(run.news.frontiers)
                 run.announce(front)
         if any(front.front.counts for front in self.fronts):
             forget_shared(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_a_listed_tenant_without_rows_is_shown_and_explained(feed: Feed, starts:
     client: Any = tenants.tracking.client
     (silent,) = [each for each in client.substreams(tenants.job) if each.scope == "silent"]
     (reason,) = why_open(client.job(tenants.job), client.explain(tenants.job, silent.scope, silent.name))
-    assert "lists this scope, and has sent nothing of it yet" in reason
+    assert "has listed this scope, and sent nothing of it yet" in reason
     feed.put(row(4, 16, "silent"), row(5, 20, "silent"))
     assert tenants.results() == [("a", 0, 1), ("silent", 10, 1)]
     tenants.tracking.stop()
@@ -132,6 +133,20 @@ def test_a_table_of_tenants_may_grow_while_the_query_runs(feed: Feed, starts: St
     tenants.goes_on()
     assert tenants.open() == [("a", 1), ("new", 0)], "it has its window, and no other"
     tenants.tracking.stop()
+
+
+def test_a_start_promises_nothing_of_a_silent_partition(feed: Feed, starts: Starts) -> None:
+    """Else it would be waited for anew, and for ever where starts follow one another sooner than it becomes idle."""
+    promised: list[tuple[datetime | None, list[str]]] = []
+    for listed in (["a", "silent"], ["a", "silent"], ["a"], ["a", "new"]):
+        tenants = starts(scopes=listed, partition="part", partitions=2)
+        feed.put(row(feed.files, feed.files))
+        assert tenants.results() == []
+        silent = tenants.tracking.client.job(tenants.job).fronts[1]
+        promised.append((silent.last_promise, sorted(silent.frontiers)))
+        tenants.tracking.stop()
+    assert [scopes for _, scopes in promised] == [["a", "silent"]] * 3 + [["a", "new", "silent"]]
+    assert len({at for at, _ in promised}) == 2
 
 
 @pytest.mark.thorough

@@ -202,7 +202,7 @@ def _front(name: str, front: FrontStatus | None, substream: SubstreamStatus) -> 
     promised = [time for scope, time in front.frontiers.items() if scope in ("*", substream.scope)]
     reached = f"has promised up to {time_text(max(promised))}" if promised else "has promised no time for this scope"
     if promised and max(promised) == _LISTED:
-        reached = "lists this scope, and has sent nothing of it yet"
+        reached = "has listed this scope, and sent nothing of it yet"
     if front.more_frontiers and substream.scope not in front.frontiers:
         reached = f"has promised times for {front.more_frontiers} scopes that the answer has no room for"
     idle = "; it is idle" if front.idle else ""
