@@ -21,10 +21,11 @@ C. Masson, J. Rim, H. Lee, *DDSketch*, 2019, for the histogram with a relative e
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 _PRECISION: Final = 1.05  #: of two neighbouring delays in a histogram
 _BORROWED: Final = 4  #: windows that a scope has at least, if others have them, of those in which one may be broken
@@ -179,7 +180,7 @@ class Lateness:
         ceiling: the longest delay, and the one to begin with, in microseconds. A row that is later breaks its window
             again with each batch that brings one.
         floor: the shortest delay, in microseconds.
-        state: what `state` gave, to go on from there; None: begin.
+        state: what `state` gave, to go on from there.
 
     Raises:
         ValueError: a target that no delay reaches, or a floor above the ceiling.
@@ -193,7 +194,7 @@ class Lateness:
     {'berlin': 389}
     """
 
-    def __init__(self, target: float, ceiling: int, floor: int = 0, state: Any = None) -> None:
+    def __init__(self, target: float, ceiling: int, floor: int = 0, state: Iterable[str] = ()) -> None:
         if not 0 < target < 1:
             raise ValueError("a target is a share of windows above 0 % and below 100 %, which no delay can promise")
         if not 0 <= floor <= ceiling:
@@ -202,7 +203,10 @@ class Lateness:
         self._ceiling, self._floor = ceiling, floor
         self._scopes: dict[str, _Scope] = {}
         self._all = _Seen()  # the windows of all scopes, as each of them weighs its own
-        for name, newest, promised, opened, (needs, *seen), windows, broken in state or []:
+        self._texts: dict[str, str] = {}  # of scopes that are as they were when `state` was asked for
+        for text in state:
+            name, newest, promised, opened, (needs, *seen), windows, broken = json.loads(text)
+            self._texts[name] = text
             known = _Seen({int(place): weight for place, weight in needs}, *seen)
             waiting = {end: (need, is_broken) for end, need, is_broken in opened}
             self._scopes[name] = _Scope(newest, promised, waiting, known, windows, broken)
@@ -219,20 +223,16 @@ class Lateness:
         return _kept(self._all.windows, self._all.broken)
 
     @property
-    def state(self) -> Any:
-        """Return all that it has learnt, as lists, numbers and strings, which JSON can hold."""
-        return [
-            [
-                name,
-                scope.newest,
-                scope.promised,
-                [[end, *known] for end, known in scope.open.items()],
-                [[*scope.seen.needs.items()], scope.seen.windows, scope.seen.broken, scope.seen.unit],
-                scope.windows,
-                scope.broken,
-            ]
-            for name, scope in self._scopes.items()
-        ]
+    def state(self) -> list[str]:
+        """Return all that it has learnt, a text of each scope; the cost is that of the scopes that have changed."""
+        for name, scope in self._scopes.items():
+            if name not in self._texts:
+                seen = [[*scope.seen.needs.items()], scope.seen.windows, scope.seen.broken, scope.seen.unit]
+                opened = [[end, *known] for end, known in scope.open.items()]
+                self._texts[name] = json.dumps(
+                    [name, scope.newest, scope.promised, opened, seen, scope.windows, scope.broken]
+                )
+        return [self._texts[name] for name in self._scopes]
 
     def batch(self, windows: Iterable[tuple[str, int, int]]) -> dict[str, int]:
         """Learn from a batch, and return up to which time each of its scopes can be promised to be over.
@@ -243,6 +243,7 @@ class Lateness:
         newest: dict[str, int] = {}
         for name, end, time in windows:
             newest[name] = max(newest.get(name, time), time)
+            self._texts.pop(name, None)
             scope = self._scopes.setdefault(name, _Scope())
             if scope.take(end):
                 scope.broken += 1

@@ -401,7 +401,7 @@ class _Note:
     target: float
     ceiling: int
     floor: int
-    state: Any = None
+    state: Sequence[str] = ()
 
     def lateness(self) -> Lateness:
         return Lateness(self.target, self.ceiling, self.floor, self.state)

@@ -103,6 +103,15 @@ def test_it_goes_on_from_its_state() -> None:
         assert copy.kept() == lateness.kept()
 
 
+def test_only_scopes_that_had_rows_are_written_anew() -> None:
+    lateness = Lateness(0.9, CEILING)
+    broken(lateness, LAWS["later and later"], 300, 3, seed=1)
+    before = lateness.state
+    lateness.batch([("1", 1000 * HOUR, 999 * HOUR)])
+    changed = [new for new, old in zip(lateness.state, before, strict=True) if new is not old]
+    assert [json.loads(each)[0] for each in changed] == ["1"]
+
+
 def test_weights_stay_numbers_for_years() -> None:
     lateness = Lateness(0.5, 10)
     for end in range(10, 100_000, 10):
