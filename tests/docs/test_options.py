@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import spark_client
-from spark_client import Front, Tracking
+from spark_client import Front, Frontier, Schedule, Tracking
 from spark_client.api import queryoptions
 from spark_client.datasource.options import AWAITS, ReaderOptions
 from spark_client.runtime.queryplan import QueryPlan
@@ -82,6 +83,21 @@ def test_the_options_of_the_format_are_those_of_the_page() -> None:
 def test_every_table_of_the_page_is_compared() -> None:
     beginnings = [*SIGNATURES, "[`channel`, `route`]", "The tracker's events as rows"]
     assert len(tables()) == len(beginnings)
+
+
+def test_the_arguments_of_fronts_are_those_of_the_page() -> None:
+    public = {name: getattr(spark_client, name) for name in spark_client.__all__}
+    made: dict[str, Callable[..., Any]] = {
+        name: each for name, each in public.items() if isinstance(each, type) and issubclass(each, Front)
+    }
+    made |= {"Schedule.in_rows": Schedule.in_rows, "Frontier.measured": Frontier.measured}
+    wanted: dict[str, set[str]] = {}
+    for name, each in made.items():
+        for argument in inspect.signature(each).parameters.values():
+            if argument.default is not inspect.Parameter.empty:
+                wanted.setdefault(f"{argument.name}={argument.default!r}", set()).add(name)
+    listed = re.findall(r"^- `(\w+=.*?)`: .* \((`.*`)\)$", PAGE.read_text(), re.MULTILINE)
+    assert {argument: set(names.strip("`").split("`, `")) for argument, names in listed} == wanted
 
 
 def test_the_docs_have_what_each_promise_trusts_as_its_receipts_have_it() -> None:
