@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.layouts import small_pages
-from tracker.core.accounts import PAGE, Accounts, NameTable
+from tracker.core.accounts import PAGE, Accounts
 from tracker.core.cells import Entries, Rows
 from tracker.core.codec import dump_accounts, load_accounts
+from tracker.core.names import NameTable
 
 
 class Colliding(str):

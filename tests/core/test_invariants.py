@@ -8,13 +8,14 @@ from tests.core.differential import difference
 from tests.core.faults import staged_is_miscounted
 from tests.core.layouts import small_pages
 from tests.model.generate import generate
-from tracker.core.accounts import Accounts, NameTable
+from tracker.core.accounts import Accounts
 from tracker.core.cells import Cells
 from tracker.core.closed import ClosedSet
 from tracker.core.ends import Completion
 from tracker.core.expectations import Expectations
 from tracker.core.lifecycle import Lifecycle
 from tracker.core.log import _Retained
+from tracker.core.names import NameTable
 from tracker.core.provisional import Provisional
 from tracker.core.sparsecells import SparseCells
 

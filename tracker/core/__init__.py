@@ -15,15 +15,15 @@ again, which is all in `provisional`.
 
 Fronts promise what they will not send any more (`fronts`), or how much they send (`expectations`); a substream that
 waits for none of them is closed (`closed`), and `timeindex` finds what a time closes. Substreams of which they promise
-nothing in time are given up (`timers`). A closed substream whose accumulators balance on a segment and on everything
-upstream (`graph`) has ended there (`ends`), once, in the contract's order. A substream that has ended stays ended
-(`tombstones`); a deployment is brought to its end by its drain.
+nothing in time are given up (`timers`). A closed substream whose accumulators balance on a segment and on
+everything upstream (`graph`) has ended there (`ends`), once, in the contract's order. A substream that has ended stays
+ended (`tombstones`); a deployment is brought to its end by its drain.
 
-`validation` checks what comes in (and `Tracker.prepare` all of a command, before it is kept anywhere), `log` keeps
-what goes out, as far as filters ask for it, and beyond retention for `subscriptions`, and records what it has dropped.
-`surveys` counts and searches, many at a time, what a job's open substreams wait for; `codec` has what a snapshot
-keeps. Every change by a command that may end something is added to the job's `Changes`, which the evaluation after it
-looks at.
+`names` finds a name's row, `validation` checks what comes in (and `Tracker.prepare` all of a command, before it is kept
+anywhere), `log` keeps what goes out, as far as filters ask for it, and beyond retention for `subscriptions`, and
+records what it has dropped. `surveys` counts and searches, many at a time, what a job's open substreams wait for;
+`codec` has what a snapshot keeps. Every change by a command that may end something is added to the job's `Changes`,
+which the evaluation after it looks at.
 
 Rules of this package: it imports nothing that does I/O or knows the time, and nothing of the rest of the tracker but
 its contract; whatever it needs to know comes in a command. A refusal changes nothing but settling. No command and no
