@@ -265,6 +265,7 @@ def test_a_deadline_of_a_clock_without_a_zone_is_that_of_utc(spark: SparkSession
         declare("clock", "America/New_York", deadline="1 hour")
 
 
+@pytest.mark.thorough
 def test_a_session_that_a_deadline_has_ended_shows_it(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     hourly = starts(None, {"window": ("ts", session("10 minutes"))}, deadline="1 hour")
     feed.put(row(1, 5, "a"), row(2, 8, "a"))

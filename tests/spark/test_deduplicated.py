@@ -87,7 +87,9 @@ def put_copies(feed: Feed, draw: random.Random, files: int) -> None:
     feed.put(*lasts, *had[-5:])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["hours", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in KINDS if kind != "hours")]
+)
 def test_copies_count_once_wherever_they_come_and_the_driver_dies(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, kind: str
 ) -> None:
@@ -137,7 +139,7 @@ def hour(number: int, ids: range) -> list[dict[str, Any]]:
     return [row(each, 60 * number + each % 59) for each in ids]
 
 
-@pytest.mark.parametrize("probe", ["driver", "executors"])
+@pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.thorough)])
 def test_promised_counts_are_of_rows_and_not_of_copies(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: str
 ) -> None:
@@ -154,6 +156,7 @@ def test_promised_counts_are_of_rows_and_not_of_copies(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_identities_go_when_their_substream_has_ended(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -177,6 +180,7 @@ def test_identities_go_when_their_substream_has_ended(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_drain_ends_windows_and_their_copies_stay_known(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -216,6 +220,7 @@ def test_rows_that_are_only_sent_on_are_sent_once(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_query_that_has_run_without_begins_with_the_next_batch(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -233,6 +238,7 @@ def test_a_query_that_has_run_without_begins_with_the_next_batch(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_repaired_batch_is_decided_anew(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -272,6 +278,7 @@ def test_another_identity_than_that_of_the_kept_labels_is_refused(
     live("kind", "row_id")
 
 
+@pytest.mark.thorough
 def test_identities_within_others_are_told_apart(spark: SparkSession) -> None:
     values = [
         ([], []), ([None], []), (["a"], ["b"]), (["a", "b"], []), ([None, "a"], ["b"]), (["a", None], ["b"]),
@@ -292,6 +299,7 @@ def test_identities_within_others_are_told_apart(spark: SparkSession) -> None:
         hashable(of_maps, "m")
 
 
+@pytest.mark.thorough
 def test_identities_of_another_time_are_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -367,6 +375,7 @@ def test_what_has_ended_is_asked_for_where_its_events_are_gone(
     assert sorted(each["id"] for each in found.collect()) == passed
 
 
+@pytest.mark.thorough
 def test_identities_move_to_windows_of_another_length(spark: SparkSession, tmp_path: Path) -> None:
     hour, day, run = 3_600_000_000, Fixed(24 * 3_600_000_000, scope="tenant"), cast(Run, Away())
     hours = Fixed(hour, scope="tenant")

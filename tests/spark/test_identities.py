@@ -46,7 +46,7 @@ def results(tracking: Any, path: Path) -> list[tuple[str, int]]:
     return [(tenant, rows) for tenant, rows in rows_of(path / "out", tracking.spark, "tenant", "rows")]
 
 
-@pytest.mark.parametrize("probe", ["driver", "executors"])
+@pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.thorough)])
 def test_a_copy_does_not_stand_for_a_missing_row(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: str
 ) -> None:
@@ -76,7 +76,7 @@ def of_rows(rows: DataFrame) -> DataFrame:
     return rows.groupBy("tenant", hour).agg(F.count("*").alias("count"), identities)
 
 
-@pytest.mark.parametrize("probe", ["driver", "executors"])
+@pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.thorough)])
 def test_only_what_is_exactly_as_promised_ends(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: str
 ) -> None:
