@@ -28,7 +28,7 @@ from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
 from spark_client.destinations.destination import Destination
 from spark_client.destinations.several import SeveralDestinations
-from spark_client.destinations.sink import check_sink
+from spark_client.destinations.sink import check_sink, opened
 from spark_client.errors import UsageError
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
@@ -79,11 +79,12 @@ class Assembly:
 
     def plan(self, writer: TrackedWriter | SeveralWriter, checkpoint: Folder) -> QueryPlan:
         """Return the plan of the query that a writer describes."""
-        if writer.to_late is not None:
-            check_sink(writer.to_late, LATE_SCHEMA, self.spark)
+        late = opened(writer.to_late, checkpoint)
+        if late is not None:
+            check_sink(late, LATE_SCHEMA, self.spark)
         if isinstance(writer, TrackedWriter):
             to = writer.destination(kept_at(checkpoint, ""))
-            return replace(self._plan(writer, checkpoint, writer.options_given, to), late_to=writer.to_late)
+            return replace(self._plan(writer, checkpoint, writer.options_given, to), late_to=late)
         plans = []
         for name, places in writer.outputs.items():
             given = list(places.values())
@@ -95,13 +96,14 @@ class Assembly:
             }
             receipts = next((each for each in given if each.to_receipts is not None), given[0])
             plans.append(self._plan(receipts, checkpoint, options, several, name))
-        return replace(plans[0], beside=tuple(plans[1:]), late_to=writer.to_late)
+        return replace(plans[0], beside=tuple(plans[1:]), late_to=late)
 
     def _plan(
         self, writer: TrackedWriter, checkpoint: Folder, options: Mapping[str, str], to: Destination, name: str = ""
     ) -> QueryPlan:
         """Return the plan of a query that passes its rows on, or of one release."""
         release = writer.release
+        to = to.at(checkpoint)
         to.check(writer.schema, release, self.spark)
         given = options.get("late_path")
         late = folder_of(self.spark, given, "late_path") if given else checkpoint / "tracker" / "late"
@@ -126,7 +128,7 @@ class Assembly:
             late,
             seals=options.get("seal", "false") == "true",
             compact_from=int(options.get("compact_from", QueryPlan.compact_from)),
-            receipts=writer.to_receipts,
+            receipts=opened(writer.to_receipts, checkpoint),
             given_up=writer.given_up,
             upstream=tuple(self.graph.leading_to(stream.segment)),
             connected=tuple(self.graph.connected(stream.segment)),

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from spark_client.columns import quoted
 from spark_client.destinations.completeness import COMMITS, delta_notes
 from spark_client.destinations.lake import LakeTable
+from spark_client.destinations.lineage import Commit, Line, Mark
 
 
 class DeltaTable(LakeTable):
@@ -36,6 +37,8 @@ class DeltaTable(LakeTable):
     format = "delta"
     raced = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
     note_setting = "spark.databricks.delta.commitInfo.userMetadata"
+    undo = "RESTORE TABLE {} TO VERSION AS OF {}"
+    with_a_key = ("delta.", "mergeSchema")  # properties of a table that is created, and new columns
 
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
@@ -45,14 +48,44 @@ class DeltaTable(LakeTable):
         self._save(self._writer(rows).mode("ignore"))
 
     def _append(self, rows: DataFrame, query: str, epoch: int, note: str) -> None:
+        writer = query
+        if self.marks is not None:
+            line = self._look_back(rows.sparkSession, query)
+            if line.last(query, epoch) is not None:
+                return
+            # Transaction identifiers outlive a RESTORE, and would pass over epochs that it has taken away.
+            writer = f"{query}/{line.restored}" if line.restored else query
         # Delta compares versions, and epochs of what is written between two batches go down.
-        writer, version = (query, epoch) if epoch >= 0 else (f"{query}/drain", -epoch)
-        commit = self._writer(rows).mode("append").option("txnAppId", writer).option("txnVersion", version)
-        self._save(commit.option("userMetadata", note))
+        writer, version = (writer, epoch) if epoch >= 0 else (f"{writer}/drain", -epoch)
+        commit = self._writer(self._fitted(rows)).mode("append").option("userMetadata", note)
+        self._save(commit.option("txnAppId", writer).option("txnVersion", version))
 
     def commit_notes(self, spark: SparkSession) -> Iterable[Any]:
         commits = spark.sql(f"DESCRIBE HISTORY {self._in_sql()} LIMIT {COMMITS}").select("operation", "userMetadata")
         return delta_notes(commit.asDict() for commit in commits.collect())
+
+    def _line(self, spark: SparkSession, since: Mark | None) -> Line:
+        note = "get_json_object(userMetadata, '$.{}')"
+        columns = (
+            "version",
+            "unix_micros(timestamp)",
+            note.format("query"),
+            f"cast({note.format('epoch')} as bigint)",
+            "if(operation = 'RESTORE', operationParameters, null) back",
+            "unix_micros(try_cast(operationParameters['timestamp'] as timestamp)) back_to",
+        )
+        for limit in ("",) if since is None else (f"LIMIT {COMMITS}", ""):
+            history = spark.sql(f"DESCRIBE HISTORY {self._in_sql()} {limit}").selectExpr(*columns).collect()
+            if since is not None and history[-1].version <= since.number:
+                break
+        commits, present, restored = [], history[0].version, 0
+        for number, at, query, epoch, back, back_to in history:
+            commits.append(Commit(number, at, query, epoch, in_line=number <= present))
+            if back is not None and number <= present:
+                restored = max(restored, number)
+                older = (each.version for each in history if back_to is not None and each[1] <= back_to)
+                present = max(older, default=-1) if back["version"] is None else int(back["version"])
+        return Line(commits, history[-1].version == 0, restored)
 
     def _in_sql(self) -> str:
         return f"delta.{quoted(self._table)}" if "/" in self._table else self._table

@@ -102,6 +102,10 @@ class Destination(ABC):
 
     sends = False
 
+    def at(self, checkpoint: Folder) -> Destination:  # noqa: ARG002
+        """Return the destination of one query, which may keep files in its checkpoint."""
+        return self
+
     def check(self, schema: T.StructType, release: ReleasePlan | None, spark: SparkSession) -> None:  # noqa: B027
         """Refuse what could not be written, before the query starts.
 

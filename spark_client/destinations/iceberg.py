@@ -14,9 +14,7 @@ Source: Iceberg table specification, "Optimistic Concurrency", and its isolation
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,8 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import TRACKER, named, quoted
 from spark_client.destinations.completeness import COMMITS, NOTE
 from spark_client.destinations.lake import WRITER, LakeTable, of_epoch
+from spark_client.destinations.lineage import Commit, Line, Mark
 
-_SMALL: Final = re.compile("(?<![^:<,])(tinyint|smallint)(?![^,>])")  #: Iceberg keeps them as int
 _RACED: Final = "another driver has committed the epoch"
 _MIXED: Final = "Cannot delete file where some, but not all, rows match filter"
 _SPREAD: Final = "_tracker_spread"
@@ -49,6 +47,8 @@ class IcebergTable(LakeTable):
     format = "iceberg"
     raced = ("Found conflicting files", "Cannot determine history between", _RACED)
     _is_mixed = False  # known to have a file with rows of several queries
+    undo = "CALL ….system.set_current_snapshot('{}', {})"
+    with_a_key = ()
     note_setting = f"spark.sql.iceberg.snapshot-property.{NOTE}"
 
     def rows(self, spark: SparkSession) -> DataFrame:
@@ -60,8 +60,8 @@ class IcebergTable(LakeTable):
         return spark.readStream.format("iceberg").options(**skipped).load(self._table)
 
     def send(self, rows: DataFrame, query: str, epoch: int) -> None:
-        note = self._complete(rows.sparkSession).note(query, epoch)
-        self._commit(partial(self._insert, rows.withColumn(_SPREAD, F.col(f"{TRACKER}.label")), query, epoch, note))
+        spread = rows.withColumn(_SPREAD, F.col(f"{TRACKER}.label"))
+        self._put(self._insert, spread, query, epoch, self._complete(rows.sparkSession))
 
     def _create(self, rows: DataFrame) -> None:
         if not rows.sparkSession.catalog.tableExists(self._table):
@@ -74,17 +74,16 @@ class IcebergTable(LakeTable):
             spread = rows.withColumn(_SPREAD, F.monotonically_increasing_id())
             self._insert(spread.localCheckpoint(eager=False), query, epoch, note)
             return
-        own = _of(query, epoch)
         snapshot = self._snapshot(rows.sparkSession)
-        if self._has(rows.sparkSession, snapshot, own):
+        if self._has(rows.sparkSession, snapshot, query, epoch):
             return
-        commit = of_epoch(rows, query, epoch).writeTo(self._table).options(**self._options)
+        commit = of_epoch(self._fitted(rows), query, epoch).writeTo(self._table).options(**self._options)
         commit = commit.option("isolation-level", "serializable")
         commit = commit.option(f"snapshot-property.{NOTE}", note)
         if snapshot is not None:
             commit = commit.option("validate-from-snapshot-id", snapshot)
         try:
-            commit.overwrite(own)
+            commit.overwrite(_of(query, epoch))
         except Exception as error:
             if _MIXED not in str(error):
                 raise
@@ -97,8 +96,9 @@ class IcebergTable(LakeTable):
         Args:
             rows: with a column of integers, any, by which Spark distributes them.
         """
-        if self._has(rows.sparkSession, self._snapshot(rows.sparkSession), _of(query, epoch)):
+        if self._has(rows.sparkSession, self._snapshot(rows.sparkSession), query, epoch):
             return
+        rows = self._fitted(rows)
         # One more row is there to match those that are in the table already.
         probe = rows.sparkSession.range(1).select(F.lit(epoch).cast("bigint").alias(_SPREAD))
         came = of_epoch(rows, query, epoch)
@@ -127,11 +127,25 @@ class IcebergTable(LakeTable):
     def _in_sql(self) -> str:
         return self._table
 
-    def _type(self, kind: str) -> str:
-        return _SMALL.sub("int", kind)
-
     def _own(self, rows: DataFrame) -> DataFrame:
         return of_epoch(rows, "", 0)
+
+    def _line(self, spark: SparkSession, since: Mark | None) -> Line:  # noqa: ARG002
+        spark.catalog.refreshTable(self._table)
+        note = f"get_json_object(summary['{NOTE}'], '$.{{}}')"
+        found = spark.sql(
+            f"SELECT snapshot_id, parent_id, unix_micros(committed_at), {note.format('query')}, "
+            f"cast({note.format('epoch')} as bigint) FROM {self._table}.snapshots UNION ALL "
+            f"SELECT NULL, snapshot_id, NULL, NULL, NULL FROM {self._table}.refs WHERE name = 'main'"
+        ).collect()
+        parents = {each[0]: each[1] for each in found}  # of nothing: the present one
+        line, present = set(), parents.pop(None, None)
+        while present in parents:
+            line.add(present)
+            present = parents[present]
+        snapshots = sorted((each for each in found if each[0] is not None), key=lambda each: each[2], reverse=True)
+        commits = [Commit(number, at, query, epoch, number in line) for number, _, at, query, epoch in snapshots]
+        return Line(commits, whole=present is None)
 
     def _snapshot(self, spark: SparkSession) -> str | None:
         """Return the table's newest snapshot; None: the table has none yet."""
@@ -139,11 +153,14 @@ class IcebergTable(LakeTable):
         found = spark.table(f"{self._table}.refs").where("name = 'main'").select("snapshot_id").collect()
         return str(found[0][0]) if found else None
 
-    def _has(self, spark: SparkSession, snapshot: str | None, own: Column) -> bool:
+    def _has(self, spark: SparkSession, snapshot: str | None, query: str, epoch: int) -> bool:
+        """Return whether the table has an epoch, be it that its rows were deleted."""
+        if self._look_back(spark, query).last(query, epoch) is not None:
+            return True
         if snapshot is None:
             return False
         rows = spark.read.option("versionAsOf", snapshot).table(self._table)
-        return not rows.where(own).limit(1).isEmpty()
+        return not rows.where(_of(query, epoch)).limit(1).isEmpty()
 
 
 def _of(query: str, epoch: int) -> Column:

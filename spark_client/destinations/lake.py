@@ -6,22 +6,29 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.columns import check_present, quoted
+from spark_client.columns import check_present, fold, named, quoted
 from spark_client.destinations.completeness import Completeness
 from spark_client.destinations.destination import Destination, Written
+from spark_client.destinations.lineage import Line, Mark, Marks
 from spark_client.destinations.sink import SinkDestination, check_replaced, check_summed
-from spark_client.errors import UsageError, refused
+from spark_client.destinations.widening import fitted, holds_all
+from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.storage.directories import with_settings
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 
 WRITER: Final = ("_query", "_epoch")  #: columns that name what has written a row
+GONE: Final = ("NOT_FOUND", "NOT_EXIST", "TABLE_ONLY_OPERATION", "MISSING_DELTA_TABLE")  #: of a table that is not there
+_COPIES: Final = "_tracker_copies"
 _PAUSES: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  #: seconds before each attempt at a commit
 
 
@@ -44,7 +51,10 @@ class LakeTable(ABC):
     format: ClassVar[str]
     raced: ClassVar[tuple[str, ...]]  #: parts of the messages of commits that another one was in the way of
     note_setting: ClassVar[str]  #: of a session: what a commit by SQL carries
+    undo: ClassVar[str]  #: a statement that sets a table to one of its commits
+    with_a_key: ClassVar[tuple[str, ...]]  #: beginnings of the names of options that hold where rows are merged, too
     completes = True
+    marks: Marks | None = None  #: of the query that writes; None: nothing is noted
 
     def __init__(
         self,
@@ -58,6 +68,14 @@ class LakeTable(ABC):
         self._partition_by = tuple(partition_by)
         self._key = tuple(key)
         self._known: Completeness | None = None  # what the table has; None: not read yet
+        self._grows = str(self._options.get("mergeSchema", "false")).lower() == "true"
+        without = [name for name in self._options if not name.startswith(self.with_a_key)]
+        if key and without:
+            raise UsageError(
+                f"{type(self).__name__}({table!r}, key=…): option {without[0]!r} is the writer's that adds rows, and "
+                "rows with a key are merged into the table: set what it does as a property of the table, or leave it "
+                "out"
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._table!r})"
@@ -66,6 +84,16 @@ class LakeTable(ABC):
     def replaces(self) -> bool:
         """Return whether a row replaces the one that has its key."""
         return bool(self._key)
+
+    def opened(self, kept: Folder) -> LakeTable:
+        """Return the table as one query writes to it, which notes its commits.
+
+        Args:
+            kept: a folder in the query's checkpoint.
+        """
+        its = copy(self)
+        its.marks = Marks(kept, self._table)
+        return its
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """Return the rows that the table has now."""
@@ -97,36 +125,46 @@ class LakeTable(ABC):
     def _in_sql(self) -> str:
         """Return the table as SQL takes it."""
 
-    def _type(self, kind: str) -> str:
-        """Return the type that a column of the table has for values of another one, both as SQL has them."""
-        return kind
+    @abstractmethod
+    def _line(self, spark: SparkSession, since: Mark | None) -> Line:
+        """Return the newest commits of the table, and at least those since some other; None: all of them."""
 
     def _own(self, rows: DataFrame) -> DataFrame:
         """Return the table's columns, of rows that are added."""
         return rows
+
+    @property
+    def _what(self) -> str:
+        return f"{self.format.capitalize()} table {self._table}"
 
     def check(self, rows: DataFrame) -> None:
         """Create the table, or compare its columns.
 
         Raises:
             UsageError: the session lacks the format or the catalog, or the table cannot hold the rows.
+            TrackingError: the table has lost what the query has written.
         """
-        what = f"{self.format.capitalize()} table {self._table}"
+        what = self._what
         check_present(self._key, rows.columns, f"{what}: key")
+        for query, _ in self.marks or ():  # first: a table that is gone would be created
+            self._look_back(rows.sparkSession, query)
         wanted = (rows if self._key else self._own(rows)).limit(0)
         needs = "The session needs the format's packages and a catalog: see docs/howto/lake.md"
         with refused(what, needs, AnalysisException):
             self._create(wanted)
-            there = dict(rows.sparkSession.table(self._in_sql()).dtypes)
-        if "mergeSchema" in self._options:
+            table = rows.sparkSession.table(self._in_sql()).schema
+        if self._grows:
             return
-        columns = {name: self._type(kind) for name, kind in wanted.dtypes}
-        if missing := [f"{quoted(name)} {kind}" for name, kind in columns.items() if name not in there]:
+        same = fold(rows.sparkSession)
+        there = {same(field.name): field for field in table.fields}
+        columns = [(there.get(same(field.name)), field) for field in wanted.schema.fields]
+        if missing := [f"{quoted(its.name)} {its.dataType.simpleString()}" for has, its in columns if has is None]:
             raise UsageError(
                 f"{what} lacks columns of the rows: {', '.join(missing)}. Add them (ALTER TABLE … ADD COLUMNS), choose "
                 "another table, or let it grow, with .option('mergeSchema', True)"
             )
-        if other := [f"{quoted(name)} is {there[name]}" for name, kind in columns.items() if there[name] != kind]:
+        narrow = [(has, its) for has, its in columns if has is not None and not holds_all(its.dataType, has.dataType)]
+        if other := [f"{quoted(its.name)} is {has.dataType.simpleString()}" for has, its in narrow]:
             raise UsageError(
                 f"{what} has other types than the rows: {', '.join(other)}. Give the rows the table's types, such as "
                 "F.sum('amount').cast('double'), or choose another table"
@@ -144,10 +182,7 @@ class LakeTable(ABC):
     def write(self, rows: DataFrame, query: str, epoch: int, completed: Sequence[Substream] = ()) -> None:
         """Commit the rows of an epoch and what they complete, so that committing them again changes nothing."""
         known = self._complete(rows.sparkSession).and_also(completed)
-        note = known.note(query, epoch)
-        self._commit(
-            partial(self._merge, rows, "", note) if self._key else partial(self._append, rows, query, epoch, note)
-        )
+        self._put(partial(self._merge, "") if self._key else self._append, rows, query, epoch, known)
         self._known = known  # and not before: another query's commit through this object would announce it
 
     def send(self, rows: DataFrame, query: str, epoch: int) -> None:
@@ -157,7 +192,8 @@ class LakeTable(ABC):
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
         """Commit early results, each unless a later or a final one of its key is there."""
         replaced = "AND NOT coalesce(there.final, true) AND there.as_of < came.as_of"
-        self._commit(partial(self._merge, rows, replaced, self._complete(rows.sparkSession).note(query, as_of)))
+        note = self._complete(rows.sparkSession).note(query, as_of)
+        self._commit(partial(self._merge, replaced, rows, query, as_of, note))
 
     def _complete(self, spark: SparkSession) -> Completeness:
         """Return what is complete in the table as far as this driver knows."""
@@ -165,15 +201,79 @@ class LakeTable(ABC):
             self._known = Completeness.of(self.commit_notes(spark))
         return self._known
 
-    def _merge(self, rows: DataFrame, replaced: str, note: str) -> None:
+    def _put(
+        self,
+        commit: Callable[[DataFrame, str, int, str], None],
+        rows: DataFrame,
+        query: str,
+        epoch: int,
+        known: Completeness,
+    ) -> None:
+        """Commit an epoch, and note where it is in the line of the table's commits.
+
+        Args:
+            commit: the rows, of a query and an epoch, with a note.
+        """
+        self._commit(partial(commit, rows, query, epoch, known.note(query, epoch)))
+        if self.marks is not None:
+            self.marks.put(query, epoch, self._look_back(rows.sparkSession, query))
+
+    def _look_back(self, spark: SparkSession, query: str) -> Line:
+        """Return the line of the table's commits.
+
+        Raises:
+            TrackingError: a query's own are in it no more.
+        """
+        mark = None if self.marks is None else self.marks.get(query)
+        try:
+            line = self._line(spark, mark)
+        except AnalysisException as error:
+            if not any(sign in str(error) for sign in GONE):
+                raise
+            line = Line((), whole=True)
+        if self.marks is not None and mark is not None and mark.is_lost(query, line):
+            raise TrackingError(
+                f"{self._what} has lost results that this query has written, up to epoch {mark.epoch}: it was dropped, "
+                "renamed, replaced or set back. Nothing more was written. Bring them back "
+                f"({self.undo.format(self._in_sql(), mark.number)}), or give the query the table's new name, and start "
+                "it again with the same checkpoint. To go on without them, remove "
+                f"{self.marks.url(query)} first: each epoch from then on is written"
+            )
+        return line if mark is None else replace(line, restored=max(line.restored, mark.restored))
+
+    def _fitted(self, rows: DataFrame) -> DataFrame:
+        """Return rows as the table's columns take them."""
+        return fitted(rows, rows.sparkSession.table(self._in_sql()).schema)
+
+    def _merge(self, replaced: str, rows: DataFrame, query: str, epoch: int, note: str) -> None:  # noqa: ARG002
+        if self.marks is not None:
+            self._look_back(rows.sparkSession, query)
+        rows = self._fitted(rows)
+        keys = list(map(named, self._key))
+        several = F.concat(
+            F.lit(f"{self._what}: several rows of one epoch have the key "),
+            F.to_json(F.struct(*keys), {"ignoreNullFields": "false"}),
+            F.lit(", and nothing says which of them stands. Name columns in key=[…] that tell the rows apart"),
+        )
+        copies = F.count(F.lit(1)).over(Window.partitionBy(*keys))
+        one = (F.col(_COPIES) == 1) | F.raise_error(several).isNotNull()
+        came = rows.withColumn(_COPIES, copies).where(one).drop(_COPIES)
         same = " AND ".join(f"there.{quoted(name)} <=> came.{quoted(name)}" for name in self._key)
-        self._by_sql(rows, f"{same} WHEN MATCHED {replaced} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *", note)
+        taken, added = "*", "*"
+        if not self._grows:  # else a star takes new columns, too
+            columns = list(map(quoted, rows.columns))
+            taken = ", ".join(f"{name} = came.{name}" for name in columns)
+            added = f"({', '.join(columns)}) VALUES ({', '.join(f'came.{name}' for name in columns)})"
+        self._by_sql(
+            came, f"{same} WHEN MATCHED {replaced} THEN UPDATE SET {taken} WHEN NOT MATCHED THEN INSERT {added}", note
+        )
 
     def _by_sql(self, rows: DataFrame, clauses: str, note: str) -> None:
         """Merge rows, which are called `came`, into the table, which is called `there`."""
         view = f"tracker_{uuid.uuid4().hex}"
         rows.createOrReplaceTempView(view)
-        merge = f"MERGE INTO {self._in_sql()} AS there USING {view} AS came ON {clauses}"
+        evolves = "WITH SCHEMA EVOLUTION " if self._grows else ""
+        merge = f"MERGE {evolves}INTO {self._in_sql()} AS there USING {view} AS came ON {clauses}"
         try:
             with with_settings(rows.sparkSession, {self.note_setting: note}):
                 rows.sparkSession.sql(merge).collect()

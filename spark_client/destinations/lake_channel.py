@@ -48,7 +48,7 @@ class LakeChannel(OutboxChannel):
                 f"channel {segment!r}: a row that replaces the one with its key would take it from the receiver: give "
                 "the table no key"
             )
-        self._table = table
+        self._table = table.opened(path)
         self._checked = False
 
     def __repr__(self) -> str:

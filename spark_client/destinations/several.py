@@ -24,6 +24,9 @@ class SeveralDestinations(Destination):
     def __init__(self, places: Mapping[str, Destination]) -> None:
         self.places = places
 
+    def at(self, checkpoint: Folder) -> SeveralDestinations:
+        return SeveralDestinations({name: place.at(checkpoint) for name, place in self.places.items()})
+
     def check(self, schema: T.StructType, release: ReleasePlan | None, spark: SparkSession) -> None:
         for place in self.places.values():
             place.check(schema, release, spark)

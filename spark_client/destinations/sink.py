@@ -14,6 +14,7 @@ from spark_client.errors import UsageError
 from spark_client.plan.batches import BatchId, Counted
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import AS_OF, FINAL, REVISION, ReleasePlan
+from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import COMPLETENESS
 
 BatchFunction: TypeAlias = Callable[[DataFrame, int], object]
@@ -72,6 +73,9 @@ class SinkDestination(Place):
         self.reads_all = bool(getattr(sink, "reads_all", False))
         self.completes = bool(getattr(sink, "completes", False))
 
+    def at(self, checkpoint: Folder) -> SinkDestination:
+        return SinkDestination(opened(self.sink, checkpoint))
+
     def check(self, schema: T.StructType, release: ReleasePlan | None, spark: SparkSession) -> None:
         check_sink(self.sink, schema, spark)
         if release is not None and release.early is not None:
@@ -95,6 +99,16 @@ class SinkDestination(Place):
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:
         self.sink.write_early(rows.drop(*HIDDEN), query, as_of)
+
+
+def opened(sink: Any, checkpoint: Folder) -> Any:
+    """Return a sink as the query of a checkpoint writes to it: a table of a lake keeps notes there.
+
+    Args:
+        sink: any; or a folder, or None, which are given back.
+    """
+    method = getattr(sink, "opened", None)
+    return method(checkpoint / "tracker") if callable(method) else sink
 
 
 def check_writes(sink: object, what: str, instead: str = "") -> None:
