@@ -50,8 +50,8 @@ class DeltaTable(LakeTable):
     def _append(self, rows: DataFrame, query: str, epoch: int, note: str) -> None:
         writer = query
         if self.marks is not None:
-            line = self._look_back(rows.sparkSession, query)
-            if line.last(query, epoch) is not None:
+            line = self._without(rows.sparkSession, query, epoch)
+            if line is None:
                 return
             # Transaction identifiers outlive a RESTORE, and would pass over epochs that it has taken away.
             writer = f"{query}/{line.restored}" if line.restored else query
@@ -74,7 +74,8 @@ class DeltaTable(LakeTable):
             "if(operation = 'RESTORE', operationParameters, null) back",
             "unix_micros(try_cast(operationParameters['timestamp'] as timestamp)) back_to",
         )
-        for limit in ("",) if since is None else (f"LIMIT {COMMITS}", ""):
+        # Mostly nobody else writes: then the newest two are the query's own.
+        for limit in ("",) if since is None else ("LIMIT 2", f"LIMIT {COMMITS}", ""):
             history = spark.sql(f"DESCRIBE HISTORY {self._in_sql()} {limit}").selectExpr(*columns).collect()
             if since is not None and history[-1].version <= since.number:
                 break

@@ -74,6 +74,8 @@ class IcebergTable(LakeTable):
             spread = rows.withColumn(_SPREAD, F.monotonically_increasing_id())
             self._insert(spread.localCheckpoint(eager=False), query, epoch, note)
             return
+        if self._without(rows.sparkSession, query, epoch) is None:
+            return
         snapshot = self._snapshot(rows.sparkSession)
         if self._has(rows.sparkSession, snapshot, query, epoch):
             return
@@ -96,7 +98,8 @@ class IcebergTable(LakeTable):
         Args:
             rows: with a column of integers, any, by which Spark distributes them.
         """
-        if self._has(rows.sparkSession, self._snapshot(rows.sparkSession), query, epoch):
+        spark = rows.sparkSession
+        if self._without(spark, query, epoch) is None or self._has(spark, self._snapshot(spark), query, epoch):
             return
         rows = self._fitted(rows)
         # One more row is there to match those that are in the table already.
@@ -154,9 +157,7 @@ class IcebergTable(LakeTable):
         return str(found[0][0]) if found else None
 
     def _has(self, spark: SparkSession, snapshot: str | None, query: str, epoch: int) -> bool:
-        """Return whether the table has an epoch, be it that its rows were deleted."""
-        if self._look_back(spark, query).last(query, epoch) is not None:
-            return True
+        """Return whether a snapshot has rows of an epoch."""
         if snapshot is None:
             return False
         rows = spark.read.option("versionAsOf", snapshot).table(self._table)

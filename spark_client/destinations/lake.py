@@ -241,6 +241,16 @@ class LakeTable(ABC):
             )
         return line if mark is None else replace(line, restored=max(line.restored, mark.restored))
 
+    def _without(self, spark: SparkSession, query: str, epoch: int) -> Line | None:
+        """Return the line of the table's commits if an epoch is in none of them; None: it is there.
+
+        A table forgets old commits, but not what the query has noted.
+        """
+        line = self._look_back(spark, query)
+        mark = None if self.marks is None else self.marks.get(query)
+        is_noted = mark is not None and mark.epoch == epoch
+        return None if is_noted or line.last(query, epoch) is not None else line
+
     def _fitted(self, rows: DataFrame) -> DataFrame:
         """Return rows as the table's columns take them."""
         return fitted(rows, rows.sparkSession.table(self._in_sql()).schema)

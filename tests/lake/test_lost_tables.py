@@ -73,7 +73,7 @@ def rename(spark: SparkSession, table: tuple[str, str]) -> None:
     if table[0] == "delta":
         shutil.move(table[1], f"{table[1]}.renamed")
     else:
-        spark.sql(f"alter table {table[1]} rename to {table[1]}_renamed")
+        spark.sql(f"alter table {table[1]} rename to {table[1].removeprefix('lake.')}_renamed")
 
 
 def two_epochs(spark: SparkSession, table: tuple[str, str], kept: Path, **options: Any) -> Any:
