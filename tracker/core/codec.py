@@ -132,7 +132,7 @@ def _keep(one: object, fields: Iterable[str], values: Values) -> None:
 def copy_job(job: Job) -> Callable[[], Values]:
     """Copy the job. The function that is returned makes plain values of the copy, and shares nothing with the job.
 
-    Copying a million substreams takes a tenth of the time that making plain values of them takes, and a job's commands
+    Copying a million substreams takes a fifth of the time that making plain values of them takes, and a job's commands
     have to wait for the copy alone.
     """
     accounts = job.accounts.copied()
