@@ -127,11 +127,11 @@ class OpenTimes:
 
     def open_on(self, segment: int) -> int:
         """Return how many are open on a segment."""
-        return self._joins - self._departed[segment]
+        return self._joins - self._departed.get(segment, 0)
 
     def least(self, segment: int) -> int:
         """Return the least open end time; ``NONE_OPEN`` if there is none."""
-        left = self._left[segment]
+        left: dict[int, int] = self._left.get(segment, {})
         time = self._times.least_above(self._gone.get(segment, -NONE_OPEN - 1))
         while time is not None and left.get(time) == self._joined[time]:
             self._gone[segment] = time
