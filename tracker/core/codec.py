@@ -152,7 +152,6 @@ def copy_job(job: Job) -> Callable[[], Values]:
         "looked_at": job.looked_at,
         "promised_at": job.promised_at,
         "late_by_id": list(job.late_by_id.items()),
-        "accounts": {},
         "fronts": dump_fronts(job.fronts, job.provisional),
         "closes": dump_closes(job.closing, job.provisional),
         "given_up": [(id_, reason.number) for id_, reason in job.closing.waiting.given_up.items()],
