@@ -147,7 +147,7 @@ class Producer(ProducerRun):
         For a run that another process has opened (`TrackerClient.producer`), it asks the tracker once.
 
         Raises:
-            TrackerError: ``UNKNOWN_JOB``.
+            TrackerError: the tracker does not know the job any more (``UNKNOWN_JOB``).
             TrackerUnavailable: no answer in time.
         """
         if self._next_epoch is None:
