@@ -27,7 +27,7 @@ from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 
 WRITER: Final = ("_query", "_epoch")  #: columns that name what has written a row
-GONE: Final = ("NOT_FOUND", "NOT_EXIST", "TABLE_ONLY_OPERATION", "MISSING_DELTA_TABLE")  #: of a table that is not there
+_GONE: Final = ("NOT_FOUND", "NOT_EXIST", "TABLE_ONLY_OPERATION", "MISSING_DELTA_TABLE")  #: of a table that is gone
 _COPIES: Final = "_tracker_copies"
 _PAUSES: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  #: seconds before each attempt at a commit
 
@@ -228,7 +228,7 @@ class LakeTable(ABC):
         try:
             line = self._line(spark, mark)
         except AnalysisException as error:
-            if not any(sign in str(error) for sign in GONE):
+            if not any(sign in str(error) for sign in _GONE):
                 raise
             line = Line((), whole=True)
         if self.marks is not None and mark is not None and mark.is_lost(query, line):
