@@ -74,10 +74,8 @@ class IcebergTable(LakeTable):
             spread = rows.withColumn(_SPREAD, F.monotonically_increasing_id())
             self._insert(spread.localCheckpoint(eager=False), query, epoch, note)
             return
-        if self._without(rows.sparkSession, query, epoch) is None:
-            return
-        snapshot = self._snapshot(rows.sparkSession)
-        if self._has(rows.sparkSession, snapshot, query, epoch):
+        is_there, snapshot = self._look_for(rows.sparkSession, query, epoch)
+        if is_there:
             return
         commit = of_epoch(self._fitted(rows), query, epoch).writeTo(self._table).options(**self._options)
         commit = commit.option("isolation-level", "serializable")
@@ -98,8 +96,7 @@ class IcebergTable(LakeTable):
         Args:
             rows: with a column of integers, any, by which Spark distributes them.
         """
-        spark = rows.sparkSession
-        if self._without(spark, query, epoch) is None or self._has(spark, self._snapshot(spark), query, epoch):
+        if self._look_for(rows.sparkSession, query, epoch)[0]:
             return
         rows = self._fitted(rows)
         # One more row is there to match those that are in the table already.
@@ -156,12 +153,15 @@ class IcebergTable(LakeTable):
         found = spark.table(f"{self._table}.refs").where("name = 'main'").select("snapshot_id").collect()
         return str(found[0][0]) if found else None
 
-    def _has(self, spark: SparkSession, snapshot: str | None, query: str, epoch: int) -> bool:
-        """Return whether a snapshot has rows of an epoch."""
+    def _look_for(self, spark: SparkSession, query: str, epoch: int) -> tuple[bool, str | None]:
+        """Return whether the table has an epoch, by notes or rows, and if not, the snapshot that has no row of it."""
+        if self._without(spark, query, epoch) is None:
+            return True, None
+        snapshot = self._snapshot(spark)
         if snapshot is None:
-            return False
+            return False, None
         rows = spark.read.option("versionAsOf", snapshot).table(self._table)
-        return not rows.where(_of(query, epoch)).limit(1).isEmpty()
+        return not rows.where(_of(query, epoch)).limit(1).isEmpty(), snapshot
 
 
 def _of(query: str, epoch: int) -> Column:

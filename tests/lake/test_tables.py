@@ -232,8 +232,8 @@ def test_snapshots_that_expire_while_an_epoch_is_written_fail_nothing(spark: Spa
     other, expired = IcebergTable(place), list[int]()
 
     class Beside(IcebergTable):
-        def _has(self, *looked: Any) -> bool:
-            found = super()._has(*looked)
+        def _look_for(self, *looked: Any) -> tuple[bool, str | None]:
+            found = super()._look_for(*looked)
             if not expired:
                 expired.append(1)
                 other.write(numbers(spark, 50), "other", 0)
