@@ -1,4 +1,4 @@
-"""Standbys of a log from which an operator leaves records out, whatever keeps the log."""
+"""Logs and their standbys, whatever keeps the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.journal.object_stores import Place, directory
 from tests.journal.redis_server import RedisServer, needs_redis
 from tests.journal.test_objects import opened, read, records, standby
-from tracker.journal import LostTrackError
+from tracker.journal import JournalError, LostTrackError
 
 __all__ = ["directory"]  # a fixture
 
@@ -24,6 +24,14 @@ def address(request: pytest.FixtureRequest, directory: Place, tmp_path: Path) ->
     server = RedisServer(tmp_path / "redis")
     yield server.address()
     server.kill()
+
+
+def test_a_closed_journal_takes_no_record(address: str) -> None:
+    leader, _, _ = opened(address)
+    leader.append(records(1))
+    leader.close()
+    with pytest.raises(JournalError, match="is closed"):
+        leader.append(records(1))
 
 
 def test_a_standby_leaves_out_what_was_set_aside(address: str) -> None:
