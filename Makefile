@@ -122,7 +122,7 @@ OLDEST ?= /usr/bin/python3
 	@touch $@
 
 test-oldest: $(STAMP) .cache/oldest/.installed #- what needs no Spark query, on the system's own Python; OLDEST=PATH: on another one
-	@.cache/oldest/bin/python -m pytest $(PARALLEL) tests/core tests/upgrade tests/store tests/journal tests/spark/test_unpacking.py -m "not slow"
+	@.cache/oldest/bin/python -m pytest $(PARALLEL) tests/core tests/upgrade tests/store tests/journal tests/spark/test_unpacking.py -m "not slow and not thorough"
 
 EXACTNESS := flink beam bytewax
 $(EXACTNESS:%=.cache/exactness/%/.installed): .cache/exactness/%/.installed: requirements/exactness-%.txt
