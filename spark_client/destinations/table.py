@@ -27,8 +27,8 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.columns import VARIANTS, check_present, named, quoted
 from spark_client.destinations.sink import check_replaced, check_summed
 from spark_client.errors import TrackingError, UsageError, check_some, refused
+from spark_client.plan.jsonrows import holds, utf8
 from spark_client.plan.names import check_apart
-from spark_client.plan.nesting import holds, utf8
 from spark_client.plan.releases import AS_OF, FINAL
 from spark_client.plan.streams import Step
 from spark_client.storage.databases import (

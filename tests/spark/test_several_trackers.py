@@ -18,10 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError, nested, session, sliding
 from spark_client.counting.runs import Run
-from spark_client.datasource.offsets import Offset, kept_from, place_of
 from spark_client.datasource.options import ReaderOptions
 from spark_client.datasource.rows import EVENT_SCHEMA
-from spark_client.datasource.streams import EventStream
+from spark_client.datasource.streams import EventStream, Offset, kept_from, place_of
 from spark_client.release.state import PartialState
 from spark_client.runtime.queryplan import CountingMode
 from spark_client.storage.directories import read_json
