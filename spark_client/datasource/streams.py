@@ -1,4 +1,10 @@
-"""The streams of the source ``tracker``: a job's events. See `spark_client.datasource.events`."""
+"""The streams of the source ``tracker``: a job's events. See `spark_client.datasource.events`.
+
+An offset is JSON, in Spark's checkpoint. In one log it is a number and the log's id. In several it has one of each for
+every log, and where the merge of the logs stands (`tracker.sharded.merged_events`): progress is the minimum over them,
+and a drain is announced once, when every log has announced it. The rows between two offsets depend on these two alone:
+a batch that is replayed has the same rows again.
+"""
 
 from __future__ import annotations
 

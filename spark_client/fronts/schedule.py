@@ -1,4 +1,9 @@
-"""`Schedule`: counts that the user gives, in a table, by a function, or by calls, before, while, or after rows come."""
+"""`Schedule`: counts that the user gives, in a table, by a function, or by calls, before, while, or after rows come.
+
+Or the rows have them: each message is one of sixteen, or the first one has how many there are. Such a number rides in
+the report of the batch that brings it, so no driver has to keep it. A drain ends what is open; of such a substream, the
+rows that it has released are taken from the number that further rows have.
+"""
 
 from __future__ import annotations
 
