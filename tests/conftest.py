@@ -5,6 +5,7 @@ The JVMs that tests start share an archive of classes, if `make test` has made o
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 from zlib import crc32
 
@@ -14,6 +15,8 @@ from hypothesis import settings
 from tests.classes import share
 
 share()
+# A shell's background job ignores an interrupt, and so would all processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")

@@ -30,8 +30,7 @@ _HIDDEN, _VISIBLE = b"\x1b[?25l", b"\x1b[?25h"  # the cursor
 #: Makes a terminal that of the session, so that Ctrl-C and a new size are told to the command, and becomes the command.
 #: A process of its own does this: code between fork and exec would run gRPC's handlers for forks, which may block.
 _TAKE_TERMINAL = """
-import fcntl, os, signal, sys, termios
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job, such as this test's, ignores it
+import fcntl, os, sys, termios
 fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)
 os.close(int(sys.argv[1]))
 os.execv(sys.argv[2], sys.argv[2:])
