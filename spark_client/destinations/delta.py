@@ -10,7 +10,8 @@ Source: Delta transaction protocol, "Transaction Identifiers".
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
@@ -18,6 +19,8 @@ from spark_client.columns import quoted
 from spark_client.destinations.completeness import COMMITS, delta_notes
 from spark_client.destinations.lake import LakeTable
 from spark_client.destinations.lineage import Commit, Line, Mark
+
+_LAST: Final = "spark.databricks.delta.lastCommitVersionInSession"
 
 
 class DeltaTable(LakeTable):
@@ -48,17 +51,28 @@ class DeltaTable(LakeTable):
         self._save(self._writer(rows).mode("ignore"))
 
     def _append(self, rows: DataFrame, query: str, epoch: int, note: str) -> None:
-        writer = query
-        if self.marks is not None:
-            line = self._without(rows.sparkSession, query, epoch)
-            if line is None:
-                return
-            # Transaction identifiers outlive a RESTORE, and would pass over epochs that it has taken away.
-            writer = f"{query}/{line.restored}" if line.restored else query
-        # Delta compares versions, and epochs of what is written between two batches go down.
-        writer, version = (writer, epoch) if epoch >= 0 else (f"{writer}/drain", -epoch)
+        line = None
+        if self.marks is not None and (line := self._without(rows.sparkSession, query, epoch)) is None:
+            return
         commit = self._writer(self._fitted(rows)).mode("append").option("userMetadata", note)
+        writer, version = _transaction(line, query, epoch)
         self._save(commit.option("txnAppId", writer).option("txnVersion", version))
+
+    def _once(self, line: Line, query: str, epoch: int) -> tuple[str, dict[str, str]]:
+        writer, version = _transaction(line, query, epoch)
+        prefix = "spark.databricks.delta.write.txn"
+        return "true", {f"{prefix}AppId": writer, f"{prefix}Version": str(version)}
+
+    def _look_back(self, spark: SparkSession, query: str) -> Line:
+        spark.conf.unset(_LAST)
+        return super()._look_back(spark, query)
+
+    def _with_commit(self, spark: SparkSession, query: str, epoch: int) -> Line | None:
+        before, number = self._seen, spark.conf.get(_LAST, None)
+        if not before.commits or number != str(before.commits[0].number + 1):
+            return None  # there is none, or others have committed meanwhile
+        own = Commit(int(number), before.commits[0].at, query, epoch, in_line=True)  # its time, or a little less
+        return replace(before, commits=[own, *before.commits])
 
     def commit_notes(self, spark: SparkSession) -> Iterable[Any]:
         commits = spark.sql(f"DESCRIBE HISTORY {self._in_sql()} LIMIT {COMMITS}").select("operation", "userMetadata")
@@ -100,3 +114,11 @@ class DeltaTable(LakeTable):
             writer.save(self._table)
         else:
             writer.saveAsTable(self._table)
+
+
+def _transaction(line: Line | None, query: str, epoch: int) -> tuple[str, int]:
+    """Return the identifier and the version with which Delta takes an epoch once."""
+    # Identifiers outlive a RESTORE, and would pass over epochs that it has taken away.
+    writer = query if line is None or not line.restored else f"{query}/{line.restored}"
+    # Delta compares versions, and epochs of what is written between two batches go down.
+    return (writer, epoch) if epoch >= 0 else (f"{writer}/drain", -epoch)

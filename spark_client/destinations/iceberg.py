@@ -14,7 +14,7 @@ Source: Iceberg table specification, "Optimistic Concurrency", and its isolation
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -103,19 +103,25 @@ class IcebergTable(LakeTable):
         probe = rows.sparkSession.range(1).select(F.lit(epoch).cast("bigint").alias(_SPREAD))
         came = of_epoch(rows, query, epoch)
         names = [quoted(name) for name in came.columns if name != _SPREAD]
-        text = query.replace("\\", "\\\\").replace("'", "\\'")
         self._by_sql(
             came.unionByName(probe, allowMissingColumns=True),
-            f"there.{WRITER[0]} = '{text}' AND there.{WRITER[1]} = {epoch} AND there.{WRITER[1]} = came.{_SPREAD} "
+            f"there.{WRITER[0]} = {_text(query)} AND there.{WRITER[1]} = {epoch} "
+            f"AND there.{WRITER[1]} = came.{_SPREAD} "
             f"WHEN MATCHED AND raise_error('{_RACED}') IS NULL THEN DELETE "
             f"WHEN NOT MATCHED AND came.{WRITER[0]} IS NOT NULL "
             f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f'came.{name}' for name in names)})",
-            note,
+            {self.note_setting: note},
         )
 
-    def _by_sql(self, rows: DataFrame, clauses: str, note: str) -> None:
+    def _once(self, line: Line, query: str, epoch: int) -> tuple[str, dict[str, str]]:
+        # One statement reads one state of the table, and its commit fails if there is another one by then.
+        known = sum((each.query, each.epoch) == (query, epoch) for each in line.commits)
+        noted = f"SELECT count(*) FROM {self._table}.snapshots WHERE {_noted('query')} = {_text(query)}"
+        return f"({noted} AND {_noted('epoch')} = '{epoch}') <= {known} OR raise_error('{_RACED}') IS NULL", {}
+
+    def _by_sql(self, rows: DataFrame, clauses: str, settings: Mapping[str, str], condition: str = "true") -> None:
         rows.sparkSession.catalog.refreshTable(self._table)
-        super()._by_sql(rows, clauses, note)
+        super()._by_sql(rows, clauses, settings, condition)
 
     def commit_notes(self, spark: SparkSession) -> Iterable[Any]:
         spark.catalog.refreshTable(self._table)
@@ -132,10 +138,9 @@ class IcebergTable(LakeTable):
 
     def _line(self, spark: SparkSession, since: Mark | None) -> Line:  # noqa: ARG002
         spark.catalog.refreshTable(self._table)
-        note = f"get_json_object(summary['{NOTE}'], '$.{{}}')"
         found = spark.sql(
-            f"SELECT snapshot_id, parent_id, unix_micros(committed_at), {note.format('query')}, "
-            f"cast({note.format('epoch')} as bigint) FROM {self._table}.snapshots UNION ALL "
+            f"SELECT snapshot_id, parent_id, unix_micros(committed_at), {_noted('query')}, "
+            f"cast({_noted('epoch')} as bigint) FROM {self._table}.snapshots UNION ALL "
             f"SELECT NULL, snapshot_id, NULL, NULL, NULL FROM {self._table}.refs WHERE name = 'main'"
         ).collect()
         parents = {each[0]: each[1] for each in found}  # of nothing: the present one
@@ -162,6 +167,15 @@ class IcebergTable(LakeTable):
             return False, None
         rows = spark.read.option("versionAsOf", snapshot).table(self._table)
         return not rows.where(_of(query, epoch)).limit(1).isEmpty(), snapshot
+
+
+def _noted(name: str) -> str:
+    return f"get_json_object(summary['{NOTE}'], '$.{name}')"
+
+
+def _text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _of(query: str, epoch: int) -> Column:

@@ -55,6 +55,7 @@ class LakeTable(ABC):
     with_a_key: ClassVar[tuple[str, ...]]  #: beginnings of the names of options that hold where rows are merged, too
     completes = True
     marks: Marks | None = None  #: of the query that writes; None: nothing is noted
+    _seen = Line((), whole=False)  # at the last look
 
     def __init__(
         self,
@@ -128,6 +129,10 @@ class LakeTable(ABC):
     @abstractmethod
     def _line(self, spark: SparkSession, since: Mark | None) -> Line:
         """Return the newest commits of the table, and at least those since some other; None: all of them."""
+
+    @abstractmethod
+    def _once(self, line: Line, query: str, epoch: int) -> tuple[str, dict[str, str]]:
+        """Return a condition of merged rows and settings of the session with which an epoch is merged only once."""
 
     def _own(self, rows: DataFrame) -> DataFrame:
         """Return the table's columns, of rows that are added."""
@@ -214,9 +219,14 @@ class LakeTable(ABC):
         Args:
             commit: the rows, of a query and an epoch, with a note.
         """
+        spark = rows.sparkSession
         self._commit(partial(commit, rows, query, epoch, known.note(query, epoch)))
         if self.marks is not None:
-            self.marks.put(query, epoch, self._look_back(rows.sparkSession, query))
+            self.marks.put(query, epoch, self._with_commit(spark, query, epoch) or self._look_back(spark, query))
+
+    def _with_commit(self, spark: SparkSession, query: str, epoch: int) -> Line | None:  # noqa: ARG002
+        """Return the line that `_look_back` saw last with the commit that came after it; None: it has to look again."""
+        return None
 
     def _look_back(self, spark: SparkSession, query: str) -> Line:
         """Return the line of the table's commits.
@@ -239,7 +249,8 @@ class LakeTable(ABC):
                 "it again with the same checkpoint. To go on without them, remove "
                 f"{self.marks.url(query)} first: each epoch from then on is written"
             )
-        return line if mark is None else replace(line, restored=max(line.restored, mark.restored))
+        self._seen = line if mark is None else replace(line, restored=max(line.restored, mark.restored))
+        return self._seen
 
     def _without(self, spark: SparkSession, query: str, epoch: int) -> Line | None:
         """Return the line of the table's commits if an epoch is in none of them; None: it is there.
@@ -255,9 +266,16 @@ class LakeTable(ABC):
         """Return rows as the table's columns take them."""
         return fitted(rows, rows.sparkSession.table(self._in_sql()).schema)
 
-    def _merge(self, replaced: str, rows: DataFrame, query: str, epoch: int, note: str) -> None:  # noqa: ARG002
-        if self.marks is not None:
-            self._look_back(rows.sparkSession, query)
+    def _merge(self, replaced: str, rows: DataFrame, query: str, epoch: int, note: str) -> None:
+        """Commit rows, each in place of the one with its key, unless the table has the epoch.
+
+        Args:
+            replaced: a condition of the rows that are replaced; empty: all are, and by a driver that writes after its
+                successor, newer ones would be.
+        """
+        line = None if self.marks is None else self._without(rows.sparkSession, query, epoch)
+        if line is None and self.marks is not None and not replaced:
+            return
         rows = self._fitted(rows)
         keys = list(map(named, self._key))
         several = F.concat(
@@ -274,18 +292,24 @@ class LakeTable(ABC):
             columns = list(map(quoted, rows.columns))
             taken = ", ".join(f"{name} = came.{name}" for name in columns)
             added = f"({', '.join(columns)}) VALUES ({', '.join(f'came.{name}' for name in columns)})"
-        self._by_sql(
-            came, f"{same} WHEN MATCHED {replaced} THEN UPDATE SET {taken} WHEN NOT MATCHED THEN INSERT {added}", note
-        )
+        clauses = f"{same} WHEN MATCHED {replaced} THEN UPDATE SET {taken} WHEN NOT MATCHED THEN INSERT {added}"
+        condition, settings = ("true", {}) if replaced or line is None else self._once(line, query, epoch)
+        self._by_sql(came, clauses, settings | {self.note_setting: note}, condition)
 
-    def _by_sql(self, rows: DataFrame, clauses: str, note: str) -> None:
-        """Merge rows, which are called `came`, into the table, which is called `there`."""
+    def _by_sql(self, rows: DataFrame, clauses: str, settings: Mapping[str, str], condition: str = "true") -> None:
+        """Merge rows, which are called `came`, into the table, which is called `there`.
+
+        Args:
+            settings: of the session, for the commit.
+            condition: of the rows that are merged.
+        """
         view = f"tracker_{uuid.uuid4().hex}"
         rows.createOrReplaceTempView(view)
         evolves = "WITH SCHEMA EVOLUTION " if self._grows else ""
-        merge = f"MERGE {evolves}INTO {self._in_sql()} AS there USING {view} AS came ON {clauses}"
+        came = f"SELECT * FROM {view} WHERE {condition}"
+        merge = f"MERGE {evolves}INTO {self._in_sql()} AS there USING ({came}) AS came ON {clauses}"
         try:
-            with with_settings(rows.sparkSession, {self.note_setting: note}):
+            with with_settings(rows.sparkSession, settings):
                 rows.sparkSession.sql(merge).collect()
         finally:
             rows.sparkSession.catalog.dropTempView(view)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from tests.buckets.line import Line
-from tests.spark.feed import Feed, row
+from tests.buckets.table_driver import TABLE, catalog
+from tests.client.processes import Server
+from tests.spark.feed import Feed, put_hours, row
+from tests.spark.waiting import soon
 from tracker.store import open_store
 
 pytestmark = pytest.mark.spark
@@ -38,3 +45,33 @@ def test_a_driver_that_is_killed_again_and_again_releases_each_window_once(
     assert driver.returncode == 0
     found = spark.read.parquet(f"{bucket}/out").select("kind", "n").collect()
     assert sorted(map(tuple, found)) == [("x", 5), ("x", 8), ("y", 4)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_driver_that_comes_to_itself_late_changes_no_table(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, store: Line, bucket: str, tmp_path: Path, kind: str
+) -> None:
+    put_hours(feed, 3)
+    settings = [f"fs.s3a.{name}={value}" for name, value in store.settings.items()]
+    command = [sys.executable, "-m", "tests.buckets.table_driver", tracker.address, job, str(feed.path), bucket, kind]
+    command += [str(tmp_path), *settings]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True) as first:
+        try:
+            soon((tmp_path / "shown").exists)
+            os.killpg(first.pid, signal.SIGSTOP)
+            subprocess.run(command, check=True, timeout=900)
+            os.killpg(first.pid, signal.SIGCONT)
+            said, _ = first.communicate(timeout=300)
+        finally:
+            os.killpg(first.pid, signal.SIGKILL)
+    assert first.returncode == 1
+    assert "ended with: " in said
+    reader = spark.newSession()  # its catalog of this name is the drivers'
+    for name, value in catalog(bucket, str(tmp_path)).items():
+        reader.conf.set(name, value)
+    found = reader.table(TABLE) if kind == "iceberg" else spark.read.format("delta").load(f"{bucket}/table")
+    batch = feed.batch(spark).groupBy("tenant", F.window("ts", "1 hour").alias("window"), "kind")
+    columns = ["tenant", "window.start", "kind", "n"]
+    wanted = batch.agg(F.count("*").alias("n")).select(*columns)
+    assert sorted(map(tuple, found.select(*columns).collect())) == sorted(map(tuple, wanted.collect()))

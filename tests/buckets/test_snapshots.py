@@ -92,7 +92,9 @@ def it(spark: SparkSession, tracker: Server, job: str, feed: Feed) -> Job:
     return Job(spark, tracker, job, feed)
 
 
-@pytest.mark.parametrize("to_store", [True, False], ids=["to another place there", "to a disk"])
+@pytest.mark.parametrize(
+    "to_store", [pytest.param(True, marks=pytest.mark.thorough), False], ids=["to another place there", "to a disk"]
+)
 def test_an_export_of_a_bucket_goes_on_in_another_shape(it: Job, bucket: str, tmp_path: Path, to_store: bool) -> None:
     tracking = it.first_half(bucket)
     snapshots = Snapshots(tmp_path / "snapshots")
@@ -110,6 +112,7 @@ def test_an_export_of_a_bucket_goes_on_in_another_shape(it: Job, bucket: str, tm
     assert it.results(f"{place}/out2") == it.batch()
 
 
+@pytest.mark.thorough
 def test_a_job_moves_from_a_disk_into_a_bucket(
     it: Job, store: Line, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

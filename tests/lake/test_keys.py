@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client import DeltaTable, IcebergTable, UsageError
 from spark_client.destinations.lake import LakeTable
+from spark_client.storage.folder import Folder
 from tests.lake.test_tables import OF_FORMAT, there, values
 
 pytestmark = pytest.mark.spark
@@ -28,6 +30,37 @@ def test_several_rows_of_a_key_in_one_epoch_fail_it_by_name(spark: SparkSession,
             sink.write(rows(spark, ("a", None, 1), ("a", 1, 2), ("a", None, 3)), "query", 0)
         assert values(there(spark, table).where("n > 0")) == []
         sink.write(rows(spark, ("a", None, 0), ("a", 1, 0)), "query", 0)
+
+
+@pytest.mark.parametrize("key", [["tenant"], []], ids=["by key", "added"])
+@pytest.mark.parametrize("moment", ["before it looks", "after it looked"])
+def test_a_driver_that_wakes_after_its_successor_changes_nothing(
+    spark: SparkSession, table: tuple[str, str], tmp_path: Path, key: list[str], moment: str
+) -> None:
+    late, successor = (OF_FORMAT[table[0]](table[1], key=key).opened(Folder(tmp_path)) for _ in range(2))
+    late.check(rows(spark))
+    late.write(rows(spark, ("a", 1, 0), ("b", 1, 0)), "query", 0)
+
+    def goes_on() -> None:
+        successor.check(rows(spark))
+        successor.write(rows(spark, ("a", 1, 1)), "query", 1)
+        successor.write(rows(spark, ("a", 1, 2), ("c", 1, 2)), "query", 2)
+
+    if moment == "before it looks":
+        goes_on()
+    else:
+        fitted = late._fitted
+
+        def stopped(given: DataFrame) -> DataFrame:
+            late._fitted = fitted
+            goes_on()
+            return fitted(given)
+
+        late._fitted = stopped
+    late.write(rows(spark, ("a", 1, 1)), "query", 1)
+    each = [("a", 1, 0), ("b", 1, 0), ("a", 1, 1), ("a", 1, 2), ("c", 1, 2)]
+    found = there(spark, table).select("tenant", "part", "n")
+    assert sorted(map(tuple, found.collect())) == sorted(each[1:2] + each[3:] if key else each)
 
 
 @pytest.mark.thorough
