@@ -105,6 +105,7 @@ def test_the_form_comes_from_the_environment_and_the_command_line_goes_first(she
     assert "contradict" in shell("job", stuck, "--output", "table", "--json", status=2)
 
 
+@pytest.mark.thorough
 def test_a_list_longer_than_a_part_is_one_table(shell: Shell, client: TrackerClient, job: str) -> None:
     client.define_job(spec(job))
     report = client.open_producer(job, "q", "r1").epoch()

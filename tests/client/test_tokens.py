@@ -105,6 +105,7 @@ def test_a_token_of_a_whole_morning_is_asked_for_in_parts(client: TrackerClient,
     assert client.wait_for(token, timeout=60).complete
 
 
+@pytest.mark.thorough
 def test_many_tokens_are_awaited_across_a_restart_without_threads(server: Server) -> None:
     async def all_through() -> list[Passed]:
         with TrackerClient(server.address) as client:

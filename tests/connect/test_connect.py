@@ -82,6 +82,7 @@ def test_a_dry_run_takes_rows_of_a_remote_session(
     assert (counts["wrong"], counts["after_last"]["longest"]) == (0, 0)
 
 
+@pytest.mark.thorough
 def test_a_failure_reaches_the_application_and_the_next_start_makes_up(
     connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_job_goes_on_when_its_tracker_moves_to_a_service(
     assert released(spark, tmp_path) == [("x", 2), ("y", 1)]
 
 
+@pytest.mark.thorough
 def test_queries_of_one_job_have_their_checkpoints_in_one_folder(
     spark: SparkSession, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -1077,6 +1077,7 @@ def test_the_connection_is_encrypted_and_the_store_is_checked(tmp_path: Path, mo
         open_journal(f"{address}&ca={key}")
 
 
+@pytest.mark.thorough
 def test_a_store_or_bucket_that_is_not_there_is_named(bucket: Place, s3: S3) -> None:
     with pytest.raises(JournalError, match=r"s3://state/.* at http://127.0.0.1:1 cannot be reached"):
         open_journal(bucket.address().replace(s3.endpoint, "http://127.0.0.1:1"))

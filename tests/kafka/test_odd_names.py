@@ -56,6 +56,7 @@ def test_results_have_any_names_and_texts_in_a_topic(spark: SparkSession, broker
     assert all(key == {name: value[name] for name in COLUMNS[3:9]} for key, value in got)
 
 
+@pytest.mark.thorough
 def test_a_text_that_json_would_alter_fails_and_rows_repairs_it(spark: SparkSession, broker: Kafka, topic: str) -> None:
     rows = spark.range(2).select("id", F.expr("cast(if(id = 1, X'61ff', X'61') as string)").alias("o.dd"))
     with pytest.raises(Exception, match=r"the column 'o\.dd' has a text that is not UTF-8.*rows=…"):

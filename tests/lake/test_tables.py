@@ -47,7 +47,8 @@ def released(spark: SparkSession, tracker: Server, job: str, feed: Feed) -> tupl
     return tracking, tracking.release(source, ["kind"], aggs={"n": F.count("*")})
 
 
-@pytest.mark.parametrize("file_format", ["delta", pytest.param("iceberg", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("file_format", ["delta", "iceberg"])
 def test_a_release_writes_a_table_of_a_catalog(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, file_format: str
 ) -> None:

@@ -59,6 +59,7 @@ class Load:
         return json.loads(self._file.read_text())["result"]
 
 
+@pytest.mark.thorough
 def test_smoke_starts_a_tracker_and_leaves_nothing_behind(tmp_path: Path) -> None:
     load = Load(tmp_path, "smoke")
     picture = tmp_path / "smoke.png"

@@ -38,6 +38,7 @@ def send(spark: SparkSession, broker: Kafka, topic: str, *rows: tuple[str, str, 
     to.option("topic", topic).save()
 
 
+@pytest.mark.thorough
 def test_ends_are_of_the_offsets_that_the_query_has_committed(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, job: str, tmp_path: Path
 ) -> None:

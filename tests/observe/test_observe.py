@@ -47,6 +47,7 @@ def test_ends_are_what_the_query_has_committed(
     assert late, "what comes after an end is late"
 
 
+@pytest.mark.thorough
 def test_no_hour_ends_while_its_last_batch_is_in_hand(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

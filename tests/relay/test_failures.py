@@ -118,6 +118,7 @@ def test_what_a_dead_relay_had_sent_counts_once(
     line.close()
 
 
+@pytest.mark.thorough
 def test_workers_find_their_relay_by_themselves(server: Server, tmp_path: Path) -> None:
     relay = Relay(tmp_path, server.address, listen="")
     client = TrackerClient(server.address)

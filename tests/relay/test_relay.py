@@ -290,6 +290,7 @@ def test_the_socket_is_its_owners_and_its_groups(server: Server, tmp_path: Path)
     relay.kill()
 
 
+@pytest.mark.thorough
 def test_one_relay_at_a_socket_and_a_successor_after_its_death(server: Server, relay: Relay, tmp_path: Path) -> None:
     second = relay_command(server.address, "--listen", relay.address)
     assert second.returncode == 1

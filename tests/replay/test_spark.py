@@ -61,7 +61,8 @@ def micros(moment: datetime) -> int:
     return int(moment.replace(tzinfo=timezone.utc).timestamp()) * 1_000_000
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [1, 2])
 def test_sparks_own_watermark_releases_the_windows_that_the_dry_run_gives(
     spark: SparkSession, feed: Feed, tmp_path: Path, seed: int
 ) -> None:

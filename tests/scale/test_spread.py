@@ -120,6 +120,7 @@ def test_two_lists_at_the_same_moment_make_no_job_twice(three: list[Server], job
             assert sum(name in TrackerClient(server.address).jobs() for server in three) <= 1
 
 
+@pytest.mark.thorough
 def test_while_a_server_is_away_only_its_jobs_wait(mortal: list[Server]) -> None:
     jobs = [f"job-{number}" for number in range(40)]
     with TrackerClient(listed(mortal)) as client:

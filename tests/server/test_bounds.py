@@ -83,6 +83,7 @@ def test_a_filter_of_many_names_is_refused(server: Server) -> None:
     assert "max_filter_names" in refused(lambda: list(server.stub.Watch(request)))[2]
 
 
+@pytest.mark.thorough
 def test_memory_is_bounded_by_what_is_taken(server: Server) -> None:
     """All that is too large, at once from many connections: the server grows by less than they send."""
     before = memory(server)

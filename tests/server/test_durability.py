@@ -33,6 +33,7 @@ def events(server: Server, job: str = "job") -> list[wire.Event]:
     return list(server.stub.ListEvents(wire.ListEventsRequest(job=job, limit=10_000)).events)
 
 
+@pytest.mark.thorough
 def test_concurrent_reports_share_syncs(servers: Servers, tmp_path: Path) -> None:
     """The file has a row for each sync."""
     server = servers.start(tmp_path, "sqlite")

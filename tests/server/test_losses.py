@@ -94,6 +94,7 @@ def test_a_loss_only_the_standby_knows_is_noted_and_needs_consent(
             shutil.rmtree(replica.directory, ignore_errors=True)
 
 
+@pytest.mark.thorough
 def test_a_standby_started_with_consent_does_not_accept_later_losses(redis: RedisServer, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     leader = Server(tmp_path, redis.address())

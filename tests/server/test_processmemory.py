@@ -25,6 +25,7 @@ def old_garbage() -> weakref.ref[Knot]:
     return weakref.ref(knot)
 
 
+@pytest.mark.thorough
 def test_full_collections_are_not_left_to_python_and_still_happen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "_PAUSE_S", 0.05)
     before = gc.get_threshold()

@@ -137,6 +137,7 @@ def test_a_bookmark_comes_with_time_too(stub: TrackerStub) -> None:
     events.cancel()
 
 
+@pytest.mark.thorough
 def test_a_watcher_that_does_not_read_holds_nobody_up_and_misses_nothing(stub: TrackerStub) -> None:
     define(stub, "slow")
     events = watch(stub, "slow")

@@ -59,6 +59,7 @@ def test_what_was_acknowledged_survives_the_death_of_the_tracker(redis: RedisSer
         assert in_flight(client) == 20
 
 
+@pytest.mark.thorough
 def test_callers_wait_while_redis_is_away_and_nothing_is_lost_or_doubled(redis: RedisServer, tracker: Server) -> None:
     with TrackerClient(tracker.address, retry_for=300) as client:
         start(client)
@@ -116,7 +117,7 @@ def test_a_second_tracker_on_the_same_journal_is_refused(redis: RedisServer, tra
     assert "is in use by another tracker (process" in second.stderr
 
 
-@pytest.mark.parametrize("idle", [True, False], ids=["idle", "writing"])
+@pytest.mark.parametrize("idle", [pytest.param(True, marks=pytest.mark.thorough), False], ids=["idle", "writing"])
 def test_a_tracker_whose_journal_was_taken_over_ends_with_the_reason(
     redis: RedisServer, tracker: Server, tmp_path: Path, idle: bool
 ) -> None:

@@ -28,7 +28,7 @@ def ends(client: TrackerClient, job: str) -> dict[tuple[str, str, str], int]:
     return {(each.segment, each.scope, each.name): each.elements for each in events if isinstance(each, Ended)}
 
 
-@pytest.mark.parametrize("way", ["transactions", "outbox"])
+@pytest.mark.parametrize("way", ["transactions", pytest.param("outbox", marks=pytest.mark.thorough)])
 def test_hours_end_in_the_query_and_behind_it_when_all_has_arrived(
     spark: SparkSession, tracker: Server, broker: Kafka, topic: str, tmp_path: Path, way: str
 ) -> None:

@@ -235,6 +235,7 @@ def test_rows_go_to_their_owners_in_one_transaction_each(spark: SparkSession, tm
             assert made.execute("select count(*) from results").fetchone() == (3,)
 
 
+@pytest.mark.thorough
 def test_the_table_of_epochs_has_the_last_thousand_batches(spark: SparkSession, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "db") as made:
         made.execute(epochs_table())

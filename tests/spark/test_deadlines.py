@@ -145,6 +145,7 @@ def test_a_device_that_fell_silent_does_not_keep_its_window(spark: SparkSession,
     hourly.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_partition_that_fell_silent_holds_nobody(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, starts: Starts
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_drain_ends_windows_and_their_copies_stay_known(
     assert rows_of(tmp_path / "out", spark, "n", "completeness") == [(2, "drained"), (2, "rest")]
 
 
+@pytest.mark.thorough
 def test_rows_that_are_only_sent_on_are_sent_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -257,6 +258,7 @@ def test_a_repaired_batch_is_decided_anew(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_another_identity_than_that_of_the_kept_labels_is_refused(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -355,7 +357,10 @@ class Behind(Away):
 
 @pytest.mark.parametrize(
     ("incarnation", "passed"),
-    [(0, [1, 3, 5]), (1, [1, 5])],  # after a drain, the tracker does not know what goes on: no row may count again
+    [
+        (0, [1, 3, 5]),
+        pytest.param(1, [1, 5], marks=pytest.mark.thorough),
+    ],  # after a drain, the tracker does not know what goes on: no row may count again
 )
 def test_what_has_ended_is_asked_for_where_its_events_are_gone(
     spark: SparkSession, tmp_path: Path, incarnation: int, passed: list[int]

@@ -135,6 +135,7 @@ def test_a_release_that_died_and_starts_into_a_drain_releases_once(
     assert it.receipts() == [("a", 2), ("b", 1), ("b", 2)]
 
 
+@pytest.mark.thorough
 def test_a_batch_that_fails_in_a_drain_is_completed_first(
     it: Job, feed: Feed, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

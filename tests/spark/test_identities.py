@@ -76,7 +76,8 @@ def of_rows(rows: DataFrame) -> DataFrame:
     return rows.groupBy("tenant", hour).agg(F.count("*").alias("count"), identities)
 
 
-@pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("probe", ["driver", "executors"])
 def test_only_what_is_exactly_as_promised_ends(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: str
 ) -> None:
@@ -121,6 +122,7 @@ def test_parts_are_promised_with_the_identities_of_their_rows(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_the_rest_of_what_a_drain_has_cut_short_is_counted(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

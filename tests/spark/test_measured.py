@@ -42,6 +42,7 @@ def released(tracking: Tracking, path: Path) -> list[tuple[str, int, int]]:
     return [(tenant, begin.hour * 60 + begin.minute, number) for tenant, begin, number in rows]
 
 
+@pytest.mark.thorough
 def test_windows_wait_for_the_ceiling_until_the_delay_is_known(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def put_everything(feed: Feed) -> list[tuple[str, int]]:
     return [("a", 0), ("b", 1), ("c", 1)]
 
 
+@pytest.mark.thorough
 def test_a_substream_ends_in_the_second_job_with_all_first_results(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

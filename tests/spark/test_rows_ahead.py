@@ -35,7 +35,8 @@ def released(tracking: Tracking, path: Path) -> list[tuple[str, int]]:
     return [(tenant, number) for tenant, number in rows_of(path / "out", tracking.spark, "tenant", "rows")]
 
 
-@pytest.mark.parametrize("per_scope", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("per_scope", [False, True])
 def test_rows_ahead_are_set_aside_and_hold_nothing(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, per_scope: bool
 ) -> None:

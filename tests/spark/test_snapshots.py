@@ -534,6 +534,7 @@ def test_an_import_killed_in_any_step_leaves_nothing_and_is_repeated(it: Job) ->
 # ---------------------------------------------------------------- places and formats
 
 
+@pytest.mark.thorough
 def test_the_newest_are_kept_and_a_half_written_one_is_not_taken(taken: tuple[Job, Snapshot], tmp_path: Path) -> None:
     it, snapshot = taken
     place = tmp_path / "snapshots"

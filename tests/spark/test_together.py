@@ -216,6 +216,7 @@ def test_late_rows_are_set_aside_once(shop: Shop, feed: Feed) -> None:
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_plan_of_several_can_be_pickled(shop: Shop) -> None:
     plan = loads(dumps(plan_of(*shop.writer())))
     assert [each.name for each in plan.releases] == ["by_kind", "totals", "middle"], "one that aggregates counts"
