@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.trees import parsed
+from tests.house.trees import definitions
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ["tracker", "spark_client", "examples", "benchmarks", "scripts", "experiments", "integrations", "tests"]
@@ -55,13 +54,11 @@ def beginnings(path: Path) -> Iterator[tuple[int, str]]:
 
     A property describes a value, and a test states what holds.
     """
-    for node in ast.walk(parsed(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_"):
-            text = ast.get_docstring(node)
-            if text and not any("property" in ast.unparse(each) for each in node.decorator_list):
-                word = text.split()[0].rstrip(",:")
-                if _BANNED.fullmatch(word):
-                    yield node.lineno, word
+    for each in definitions(path):
+        if each.docstring and not (each.is_class or each.is_test or each.is_property):
+            word = each.docstring.split()[0].rstrip(",:")
+            if _BANNED.fullmatch(word):
+                yield each.line, word
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -71,11 +68,11 @@ def test_a_docstring_begins_with_a_verb(folder: str) -> None:
 
 def verbs(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the first word of each class's docstring that begins with a verb or a pronoun."""
-    for node in ast.walk(parsed(path.read_text())):
-        if isinstance(node, ast.ClassDef) and (text := ast.get_docstring(node)):
-            word = text.split()[0].rstrip(",:")
+    for each in definitions(path):
+        if each.docstring and each.is_class:
+            word = each.docstring.split()[0].rstrip(",:")
             if _OF_A_CLASS.fullmatch(word):
-                yield node.lineno, word
+                yield each.line, word
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -117,11 +114,9 @@ def test_a_sentence_is_found_in_docstrings_and_comments(tmp_path: Path) -> None:
 
 def pronouns(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the beginning of each function's docstring whose "it" nobody has named."""
-    for node in ast.walk(parsed(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("test_"):
-            found = _IT.match(ast.get_docstring(node) or "")
-            if found:
-                yield node.lineno, found[0]
+    for each in definitions(path):
+        if not (each.is_class or each.is_test) and (found := _IT.match(each.docstring)):
+            yield each.line, found[0]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -151,11 +146,10 @@ def arguments(docstring: str) -> Iterator[tuple[str, str]]:
 
 def unexplained(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line, the names and the explanation of each argument that has too few words."""
-    for node in ast.walk(parsed(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for name, words in arguments(ast.get_docstring(node) or ""):
-                if len(words.split()) < _FEWEST:
-                    yield node.lineno, f"{name}: {words}"
+    for each in definitions(path):
+        for name, words in arguments(each.docstring):
+            if len(words.split()) < _FEWEST:
+                yield each.line, f"{name}: {words}"
 
 
 @pytest.mark.parametrize("folder", FOLDERS[:2])

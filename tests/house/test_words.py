@@ -6,14 +6,13 @@ sentence.
 
 from __future__ import annotations
 
-import ast
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.house.trees import parsed
+from tests.house.trees import definitions
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 12  #: words of a test's name
@@ -88,8 +87,7 @@ def test_a_retired_name_is_found_in_code_and_not_in_texts(tmp_path: Path) -> Non
 
 def long_names(path: Path) -> list[str]:
     """Return the tests of a module whose names have too many words."""
-    functions = [each for each in ast.walk(parsed(path.read_text())) if isinstance(each, ast.FunctionDef)]
-    names = [each.name.removeprefix("test_") for each in functions if each.name.startswith("test_")]
+    names = [each.name.removeprefix("test_") for each in definitions(path) if each.is_test]
     return [name for name in names if len(name.split("_")) > LONGEST]
 
 
