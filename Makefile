@@ -8,6 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 PACKAGES := tracker spark_client experiments benchmarks
 # Each worker takes whole files, and has a Spark session of its own. WORKERS=0: one process, for debuggers.
 WORKERS := 3
+# Tests and demos start hundreds of processes. Where the environment forbids it, as images do, each would compile all again.
+export PYTHONDONTWRITEBYTECODE :=
 IMAGE ?= substream-tracker
 ENGINE ?= docker
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile
