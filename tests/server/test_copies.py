@@ -1,15 +1,16 @@
-"""A copy of the state is the state after one command, whatever is carried out while it is made."""
+"""A copy of the state is the state after one command, whatever is carried out while it is made; when it is kept."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
 from tracker.contract.commands import Command
 from tracker.core import Prepared
-from tracker.journal import MemoryJournal
+from tracker.journal import JournalError, MemoryJournal
 from tracker.server import sequencer as sequencing
 from tracker.server.lanes import Lanes
 from tracker.server.limits import Limits
@@ -69,3 +70,37 @@ def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyP
         epochs = [copy.tracker.view(job).status().open_substreams for job in JOBS]
         assert number == first + sum(epochs)
         assert len(set(epochs)) == 1
+
+
+def test_a_snapshot_that_failed_is_tried_again_sooner_than_the_next_one() -> None:
+    class Full(MemoryJournal):
+        wanted, room = 0, False
+
+        def snapshot(self, number: int, state: Any) -> int:
+            self.wanted += 1
+            if not self.room:
+                raise JournalError("no space left on device")
+            return super().snapshot(number, state)
+
+    async def copy() -> tuple[int, Any]:
+        return 1, {}
+
+    async def run() -> None:
+        journal = Full()
+        kept = sequencing.Snapshots(journal, Measures(JobLabels(10, lambda _: True), lambda _: None), 400)
+
+        async def bytes_until_the_next() -> int:
+            before = journal.wanted
+            for size in itertools.count(10, 10):
+                kept.journaled(10, copy)
+                await kept.idle()
+                if journal.wanted > before:
+                    return size
+            raise AssertionError
+
+        assert [await bytes_until_the_next() for _ in range(3)] == [400, 100, 100]
+        journal.room = True
+        assert [await bytes_until_the_next() for _ in range(2)] == [100, 400]
+        kept.close()
+
+    asyncio.run(run())
