@@ -91,6 +91,7 @@ def test_a_failure_reaches_the_application_and_the_next_start_makes_up(
     assert released(tmp_path / "out") == wanted(feed)
 
 
+@pytest.mark.thorough
 def test_a_session_that_is_collected_leaves_the_others_their_threads(
     connect: ConnectServer, tracker: Server, job: str, tmp_path: Path
 ) -> None:

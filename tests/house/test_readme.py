@@ -11,5 +11,6 @@ TESTS = Path(__file__).resolve().parents[1]
 def test_the_readme_names_each_folder_once() -> None:
     rows = re.findall(r"^\| (`.+) \|.+\|$", (TESTS / "README.md").read_text(), re.MULTILINE)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
-    folders = [path.name for path in TESTS.iterdir() if path.is_dir() and any(path.glob("*.*"))]
+    files = (path.relative_to(TESTS) for path in TESTS.rglob("*.*") if "__pycache__" not in path.parts)
+    folders = {path.parts[0] for path in files if len(path.parts) > 1}
     assert sorted(named) == sorted(folders)

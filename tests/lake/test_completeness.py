@@ -149,6 +149,7 @@ def foreign(spark: SparkSession, file_format: str, place: str) -> Any:
     )
 
 
+@pytest.mark.thorough
 def test_a_keyed_table_carries_it_too(spark: SparkSession, table: tuple[str, str]) -> None:
     def rows(number: int, final: bool) -> DataFrame:
         return spark.createDataFrame([("a", number, final, number)], "tenant string, n long, final boolean, as_of long")

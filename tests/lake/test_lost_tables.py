@@ -88,7 +88,7 @@ def two_epochs(spark: SparkSession, table: tuple[str, str], kept: Path, **option
 THOROUGH = pytest.mark.thorough
 
 
-@pytest.mark.parametrize("change", [delete_rows, pytest.param(truncate, marks=THOROUGH), tidy])
+@pytest.mark.parametrize("change", [delete_rows, *(pytest.param(each, marks=THOROUGH) for each in (truncate, tidy))])
 def test_rows_that_others_delete_stay_deleted_and_fail_nothing(
     spark: SparkSession, table: tuple[str, str], tmp_path: Path, change: Change
 ) -> None:
@@ -105,7 +105,7 @@ def test_rows_that_others_delete_stay_deleted_and_fail_nothing(
 
 @pytest.mark.parametrize(
     "change",
-    [set_back, drop, *(pytest.param(each, marks=THOROUGH) for each in (set_back_and_forget, make_again, rename))],
+    [set_back, *(pytest.param(each, marks=THOROUGH) for each in (drop, set_back_and_forget, make_again, rename))],
 )
 def test_a_table_without_its_results_is_told_before_anything_is_written(
     spark: SparkSession, table: tuple[str, str], tmp_path: Path, change: Change
@@ -147,10 +147,8 @@ def test_a_table_that_is_brought_back_goes_on(spark: SparkSession, table: tuple[
     assert there(spark, table).count() == 9
 
 
-@pytest.mark.parametrize(
-    "noted",
-    [pytest.param(True, id="checkpoint set back, too", marks=THOROUGH), pytest.param(False, id="driver killed")],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("noted", [True, False], ids=["checkpoint set back, too", "driver killed"])
 def test_a_table_that_was_set_back_takes_its_epochs_again(
     spark: SparkSession, table: tuple[str, str], tmp_path: Path, noted: bool
 ) -> None:
@@ -194,6 +192,7 @@ def test_a_keyed_table_that_was_set_back_is_told(spark: SparkSession, table: tup
         sink.write(numbers(spark, 40), "query", 3)
 
 
+@pytest.mark.thorough
 def test_a_query_does_not_start_while_one_of_its_tables_is_gone(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -167,6 +167,7 @@ def test_an_epoch_that_is_written_again_changes_nothing(spark: SparkSession, tab
     ]
 
 
+@pytest.mark.thorough
 def test_of_drivers_that_write_an_epoch_at_once_one_succeeds(spark: SparkSession, table: tuple[str, str]) -> None:
     sinks = [OF_FORMAT[table[0]](table[1]) for _ in range(4)]
     sinks[0].check(numbers(spark, 0))

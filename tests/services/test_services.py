@@ -40,6 +40,7 @@ def only(shop: Shop, alone: bool = False) -> bytes | None:
     return value
 
 
+@pytest.mark.thorough
 @WAYS
 def test_a_substream_ends_when_all_was_received(shop: Shop, way: str, tmp_path: Path) -> None:
     with shop.producer(outbox=outbox(way, tmp_path)) as till:

@@ -140,7 +140,13 @@ def test_the_rest_of_what_a_drain_has_cut_short_is_counted(
     tracking.stop()
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, "row_id"), ("amount", "row_id"), ("row_id", None)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("amount", "row_id"),
+        *(pytest.param(*each, marks=pytest.mark.thorough) for each in ((None, "row_id"), ("row_id", None))),
+    ],
+)
 def test_identities_change_only_while_nothing_is_open(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, before: str | None, after: str | None
 ) -> None:

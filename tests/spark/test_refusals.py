@@ -75,6 +75,7 @@ def test_a_second_consumer_is_refused_and_the_first_goes_on(
     assert sum(function) == 2 if first == "function" else rows_of(tmp_path / "one-out", spark, "n") == [(2,)]
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_or_a_name_is_one_querys_while_it_runs(
     tracking: Tracking, spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:

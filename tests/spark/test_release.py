@@ -246,6 +246,7 @@ def test_a_table_of_another_query_is_refused(
         tracking.stop()
 
 
+@pytest.mark.thorough
 def test_what_comes_after_its_substreams_end_goes_to_the_side_output(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_schedule_given_again_after_a_drain_waits_for_the_rest_only(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @CLOSURE
 def test_counts_that_contradict_themselves_fail_the_query_and_say_what_to_do(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path

@@ -558,6 +558,7 @@ def test_the_newest_are_kept_and_a_half_written_one_is_not_taken(taken: tuple[Jo
         Snapshots("nosuchstore://bucket/x")
 
 
+@pytest.mark.thorough
 def test_another_process_exports_to_a_store_that_fsspec_knows(taken: tuple[Job, Snapshot], tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     it, _ = taken
