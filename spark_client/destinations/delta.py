@@ -10,17 +10,17 @@ Source: Delta transaction protocol, "Transaction Identifiers".
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from spark_client.columns import quoted
 from spark_client.destinations.completeness import COMMITS, delta_notes
 from spark_client.destinations.lake import LakeTable
 from spark_client.destinations.lineage import Commit, Line, Mark
-
-_LAST: Final = "spark.databricks.delta.lastCommitVersionInSession"
 
 
 class DeltaTable(LakeTable):
@@ -42,6 +42,7 @@ class DeltaTable(LakeTable):
     note_setting = "spark.databricks.delta.commitInfo.userMetadata"
     undo = "RESTORE TABLE {} TO VERSION AS OF {}"
     with_a_key = ("delta.", "mergeSchema")  # properties of a table that is created, and new columns
+    _last: int | None = None  # commit of the session at the last look
 
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
@@ -64,14 +65,14 @@ class DeltaTable(LakeTable):
         return "true", {f"{prefix}AppId": writer, f"{prefix}Version": str(version)}
 
     def _look_back(self, spark: SparkSession, query: str) -> Line:
-        spark.conf.unset(_LAST)
+        self._last = _last_commit(spark)
         return super()._look_back(spark, query)
 
     def _with_commit(self, spark: SparkSession, query: str, epoch: int) -> Line | None:
-        before, number = self._seen, spark.conf.get(_LAST, None)
-        if not before.commits or number != str(before.commits[0].number + 1):
+        before, number = self._seen, _last_commit(spark)
+        if number == self._last or not before.commits or number != before.commits[0].number + 1:
             return None  # there is none, or others have committed meanwhile
-        own = Commit(int(number), before.commits[0].at, query, epoch, in_line=True)  # its time, or a little less
+        own = Commit(number, before.commits[0].at, query, epoch, in_line=True)  # its time, or a little less
         return replace(before, commits=[own, *before.commits])
 
     def commit_notes(self, spark: SparkSession) -> Iterable[Any]:
@@ -114,6 +115,13 @@ class DeltaTable(LakeTable):
             writer.save(self._table)
         else:
             writer.saveAsTable(self._table)
+
+
+def _last_commit(spark: SparkSession) -> int | None:
+    """Return the version that the last commit of the session has made, of any table; None: that is hidden."""
+    with suppress(PySparkException):  # a platform may keep settings to itself
+        return int(spark.conf.get("spark.databricks.delta.lastCommitVersionInSession", None) or -1)
+    return None
 
 
 def _transaction(line: Line | None, query: str, epoch: int) -> tuple[str, int]:

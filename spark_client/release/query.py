@@ -118,6 +118,7 @@ class ReleaseQuery:
         self._reopens = reopens
         self._recently_ended: OrderedDict[Substream, None] = OrderedDict()  # late rows of these are caught row by row
         self._crossing: int | None = None  # how many partial rows the last batch had
+        self._taken: tuple[int, str | None] = (-1, None)  # the last batch, and the sources' offsets after it
         self._beside = ThreadPoolExecutor(1, "tracking-release")
 
     releases = True  #: whether it releases results
@@ -281,7 +282,11 @@ class ReleaseQuery:
             late = self.quarantine.decide(epoch, ended, again=epoch == run.resume_epoch) & rows.keys()
             bare = rows.keys() - {substream for substream, _ in kept}
             leaves_receipts = any(release.to.receipts is not None for release in self._releases)
-            batch = planned(self._checkpoint, epoch) if leaves_receipts else None
+            batch = None
+            if leaves_receipts:
+                before, since = self._taken
+                batch = planned(self._checkpoint, epoch, since if before == epoch - 1 else None)
+                self._taken = epoch, batch.until
             for release, part in zip(self._releases, parts, strict=True):
                 release.take(part, epoch, rows, late, batch if release.to.receipts is not None else None, bare, came)
         return Taken(groups, sum(rows[substream].rows for substream in late))

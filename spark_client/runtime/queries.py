@@ -204,7 +204,7 @@ class TrackedQuery:
         known = None if self._run is None else self._run.last_epoch
         if known is not None and self.gate.last_epoch == known:
             return known  # no later one was let in
-        return last_commit(self.checkpoint, known)
+        return last_commit(self.checkpoint, known, self.gate.last_epoch)
 
     @property
     def last_seen_commit(self) -> int | None:
@@ -223,7 +223,11 @@ class TrackedQuery:
         return self._seen
 
     def _look(self) -> int | None:
-        """Return the last batch that Spark has committed, which may cost a request."""
+        """Return the last batch that Spark has committed, which costs requests where the checkpoint is in a store."""
+        newest = None if self.query is None else self.query.lastProgress
+        # Spark's progress costs none, and comes after the commit.
+        if newest is not None and self.gate.last_epoch is not None and newest["batchId"] < self.gate.last_epoch:
+            return self._seen
         return self.last_commit
 
     def keep_up(self) -> bool:

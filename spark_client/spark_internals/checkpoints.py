@@ -62,10 +62,14 @@ class Batch:
     until: str | None = None
 
 
-def planned(checkpoint: Folder, epoch: int) -> Batch:
-    """Return a batch of a release's query."""
+def planned(checkpoint: Folder, epoch: int, since: str | None = None) -> Batch:
+    """Return a batch of a release's query.
+
+    Args:
+        since: the sources' offsets before it; None: they are read.
+    """
     at, until = _planned(checkpoint, epoch)
-    return Batch(at, _planned(checkpoint, epoch - 1)[1], until)
+    return Batch(at, _planned(checkpoint, epoch - 1)[1] if since is None else since, until)
 
 
 def _planned(checkpoint: Folder, epoch: int) -> tuple[int | None, str | None]:
@@ -156,16 +160,17 @@ def drop_last_source(checkpoint: Folder, is_it: Callable[[dict[str, Any]], bool]
             offsets.put(str(epoch), "\n".join(lines).encode())
 
 
-def last_commit(checkpoint: Folder, known: int | None = None) -> int | None:
+def last_commit(checkpoint: Folder, known: int | None = None, begun: int | None = None) -> int | None:
     """Return the last batch that Spark has committed in a checkpoint; None: none yet.
 
     Args:
         known: a batch that is committed, from which a store of objects is asked for one after the other: a list costs
             as much as ten such questions.
+        begun: the last batch that has begun; None: that is not known.
     """
     if known is None or checkpoint.path is not None:
         return _last(checkpoint, "commits")
-    while checkpoint.content(f"commits/{known + 1}") is not None:
+    while known != begun and checkpoint.content(f"commits/{known + 1}") is not None:
         known += 1
     return known
 
