@@ -20,7 +20,7 @@ from spark_client.api.released import Released
 from spark_client.api.session import Tracking
 from spark_client.api.writer import Starter
 from spark_client.datasource.rows import SUBSTREAM_SCHEMA, substream_rows
-from spark_client.errors import TrackingError, UsageError, check_choice, check_whole, refused
+from spark_client.errors import TrackingError, UsageError, check_choice, check_faults, check_whole, refused
 from spark_client.plan.graph import state_of
 from spark_client.release import state_export, state_import
 from spark_client.release.committed import READERS
@@ -311,13 +311,15 @@ class Snapshot:
         return True
 
     def _entry(self, of: str | None) -> dict[str, Any]:
-        if self.manifest["form"] != _FORM:
-            raise UsageError(f"{self.name} was made by another version of this package: restore it with that one")
-        queries: list[dict[str, Any]] = self.manifest["queries"]
+        is_known = self.manifest["form"] == _FORM
+        queries: list[dict[str, Any]] = self.manifest["queries"] if is_known else []
         found = [q for q in queries if of in (None, q["checkpoint"], q["query"]["segment"])]
-        if len(found) != 1:
-            listed = ", ".join(f"{q['checkpoint']} (of {q['query']['segment']!r})" for q in queries)
-            raise UsageError(f"{self.name} has {listed}: give of=, the checkpoint of one of them")
+        listed = ", ".join(f"{q['checkpoint']} (of {q['query']['segment']!r})" for q in queries)
+        check_faults(
+            self.name,
+            (not is_known, "was made by another version of this package: restore it with that one"),
+            (len(found) != 1, f"has {listed}: give of=, the checkpoint of one of them"),
+        )
         return found[0]
 
     def _must_be_current(self, tracking: Starter, entry: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from spark_client.errors import TrackingError
 from spark_client.fronts.front import Front, LiveFront
 from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.queries import TrackedQuery
-from spark_client.runtime.quiesce import Finish, HandOver, Quiesce
+from spark_client.runtime.quiesce import Finish, HandOver, Quiesce, to_complete
 from spark_client.spark_internals.checkpoints import query_id
 from tracker.client import DrainMode, Ended, Late, TrackerError, TrackerUnavailable, Watch
 
@@ -90,7 +90,11 @@ class Follower:
 
     @property
     def missing(self) -> str:
-        return "" if self.rest is None else self.rest.goal.missing
+        if self.rest is not None:
+            return self.rest.goal.missing
+        # A query may have failed, and its run be closed, before anybody asked for the drain.
+        is_open = not self.runs and self.query.interrupted is not None
+        return to_complete(self.query.checkpoint) if is_open else ""
 
     @property
     def rest_failure(self) -> Exception | None:

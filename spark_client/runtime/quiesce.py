@@ -459,6 +459,11 @@ def _guards(status: JobStatus) -> dict[str, bool]:
     }
 
 
+def to_complete(checkpoint: Folder) -> str:
+    """Return what to do about a query that does not run and has a batch to complete."""
+    return f"a batch of the query with the checkpoint {checkpoint} was interrupted: start it again"
+
+
 def missing(status: JobStatus, own: str, reads: Sequence[str], interrupted: Folder | None) -> list[str]:
     """Return what a hand-over waits for, as one query sees it, and what to do.
 
@@ -469,7 +474,7 @@ def missing(status: JobStatus, own: str, reads: Sequence[str], interrupted: Fold
     """
     found = []
     if interrupted is not None:
-        found.append(f"a batch of the query with the checkpoint {interrupted} was interrupted: start it again")
+        found.append(to_complete(interrupted))
     found += [
         f"elements are in flight on {segment!r}: if the query that reads it does not run, start it"
         for segment in status.drain.unbalanced_segments
