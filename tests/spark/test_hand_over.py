@@ -241,7 +241,7 @@ def test_a_driver_that_dies_in_a_hand_over_continues_it(it: Job, monkeypatch: py
     it.is_complete(tracking)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_a_batch_that_was_interrupted_is_completed_first(it: Job, monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
     tracking = it.start("1")

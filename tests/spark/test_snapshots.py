@@ -606,7 +606,7 @@ def start_windows(it: Job, deployment: str, released: Released, checkpoint: str)
     writer.start(it.path / f"out-{deployment}")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_open_hours_become_days_and_the_tracker_ends_the_days(it: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     tracking, hourly = windows_of(it, "1", "1 hour")
     start_windows(it, "1", hourly, "cp1")
@@ -628,7 +628,7 @@ def test_open_hours_become_days_and_the_tracker_ends_the_days(it: Job, monkeypat
         snapshot.restore(odd, it.path / "cp2", mapping=lambda state: state)
     # Killed when the tracker has moved them, and before the checkpoint is there.
     with monkeypatch.context() as dying:
-        dying.setattr("spark_client.release.state_import.Version.file", lambda *_: 1 / 0)
+        dying.setattr("spark_client.release.state_import.Version.file", property(lambda _: 1 / 0))
         with pytest.raises(ZeroDivisionError):
             snapshot.restore(daily, it.path / "cp2", mapping=lambda state: state)
     assert not (it.path / "cp2").exists()

@@ -383,7 +383,7 @@ class Fatal(sqlite3.Connection):
         os.killpg(0, signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_process_that_is_killed_between_two_outputs_writes_each_row_once(
     shop: Shop, tracker: Server, feed: Feed
 ) -> None:
@@ -497,6 +497,7 @@ def main() -> None:
     address, path, job = sys.argv[1:]
     spark = session("killed")
     shop = Shop(spark, address, job, Feed(Path(path) / "raw"), Path(path))
+    shop.feed.files = sum(1 for _ in shop.feed.path.iterdir())  # that the test has put
     original = shop.table
 
     def fatal(name: str, rows: Any = None) -> Tables:
