@@ -46,6 +46,16 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+def text_in_sql(text: str) -> str:
+    """Return a text as a literal of Spark's SQL, whatever is in it.
+
+    >>> print(text_in_sql("o'clock"), text_in_sql("C:\\\\temp"))
+    'o\\'clock' 'C:\\\\temp'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def named(name: str) -> Column:
     """Return a column by its very name: ``F.col`` would take a dot for a field of a struct."""
     return F.col(quoted(name))

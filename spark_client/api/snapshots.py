@@ -201,7 +201,7 @@ class Snapshot:
 
     @property
     def name(self) -> str:
-        """Of its directory: ``snapshot-NUMBER-…``."""
+        """The name of its directory: ``snapshot-NUMBER-…``."""
         return self._stored.name
 
     @property

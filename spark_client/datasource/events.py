@@ -34,7 +34,7 @@ class TrackerDataSource(DataSource):
     """The format ``tracker``. `Tracking.events` registers it; alone: ``spark.dataSource.register(TrackerDataSource)``.
 
     Options:
-        job: whose events. Required.
+        job: the name of the job whose events are read. Required.
         server: the tracker's address; default ``127.0.0.1:7654``.
         sharded: the job's ordering, if all of these servers share it (`tracker.client.ShardedClient`); default: one has
             it. Each row's ``seq`` is then the event's number at its server.

@@ -20,7 +20,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.columns import TRACKER, named, quoted
+from spark_client.columns import TRACKER, named, quoted, text_in_sql
 from spark_client.destinations.completeness import COMMITS, NOTE
 from spark_client.destinations.lake import WRITER, LakeTable, of_epoch
 from spark_client.destinations.lineage import Commit, Line, Mark
@@ -105,7 +105,7 @@ class IcebergTable(LakeTable):
         names = [quoted(name) for name in came.columns if name != _SPREAD]
         self._by_sql(
             came.unionByName(probe, allowMissingColumns=True),
-            f"there.{WRITER[0]} = {_text(query)} AND there.{WRITER[1]} = {epoch} "
+            f"there.{WRITER[0]} = {text_in_sql(query)} AND there.{WRITER[1]} = {epoch} "
             f"AND there.{WRITER[1]} = came.{_SPREAD} "
             f"WHEN MATCHED AND raise_error('{_RACED}') IS NULL THEN DELETE "
             f"WHEN NOT MATCHED AND came.{WRITER[0]} IS NOT NULL "
@@ -116,7 +116,7 @@ class IcebergTable(LakeTable):
     def _once(self, line: Line, query: str, epoch: int) -> tuple[str, dict[str, str]]:
         # One statement reads one state of the table, and its commit fails if there is another one by then.
         known = sum((each.query, each.epoch) == (query, epoch) for each in line.commits)
-        noted = f"SELECT count(*) FROM {self._table}.snapshots WHERE {_noted('query')} = {_text(query)}"
+        noted = f"SELECT count(*) FROM {self._table}.snapshots WHERE {_noted('query')} = {text_in_sql(query)}"
         return f"({noted} AND {_noted('epoch')} = '{epoch}') <= {known} OR raise_error('{_RACED}') IS NULL", {}
 
     def _by_sql(self, rows: DataFrame, clauses: str, settings: Mapping[str, str], condition: str = "true") -> None:
@@ -171,11 +171,6 @@ class IcebergTable(LakeTable):
 
 def _noted(name: str) -> str:
     return f"get_json_object(summary['{NOTE}'], '$.{name}')"
-
-
-def _text(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _of(query: str, epoch: int) -> Column:

@@ -226,9 +226,16 @@ class TrackedQuery:
         """Return the last batch that Spark has committed, which costs requests where the checkpoint is in a store."""
         newest = None if self.query is None else self.query.lastProgress
         # Spark's progress costs none, and comes after the commit.
-        if newest is not None and self.gate.last_epoch is not None and newest["batchId"] < self.gate.last_epoch:
-            return self._seen
-        return self.last_commit
+        return self.last_commit if self._may_show(newest) else self._seen
+
+    def _may_show(self, newest: Mapping[str, Any] | None) -> bool:
+        """Return whether the batch that is looked for may be committed.
+
+        Args:
+            newest: Spark's progress; None: there is none.
+        """
+        awaited = self.gate.last_epoch
+        return newest is None or awaited is None or newest["batchId"] >= awaited
 
     def keep_up(self) -> bool:
         """Report what Spark has committed since the last call, and close the run if the query has ended.
@@ -530,10 +537,8 @@ class NativeQuery(TrackedQuery):
                 self._last_promised = epoch
                 self._say_what_is_dropped(progress)
 
-    def _look(self) -> int | None:
-        newest = None if self.query is None else self.query.lastProgress
-        # Spark's progress costs no request, and comes after the commit.
-        return None if newest is None or not self._owes(newest["batchId"]) else self.last_commit
+    def _may_show(self, newest: Mapping[str, Any] | None) -> bool:
+        return newest is not None and self._owes(newest["batchId"])
 
     def _say_what_is_dropped(self, progress: Any) -> None:
         dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])

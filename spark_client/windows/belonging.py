@@ -16,7 +16,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from spark_client.columns import TRACKER, ColumnOrName, check_types, column, is_utf8, named, quoted, resolve
+from spark_client.columns import (
+    TRACKER,
+    ColumnOrName,
+    check_types,
+    column,
+    is_utf8,
+    named,
+    quoted,
+    resolve,
+    text_in_sql,
+)
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.errors import has_text
 from spark_client.spark_internals.plans import is_plain
@@ -143,7 +153,7 @@ def partition_within(df: DataFrame, value: ColumnOrName, partitions: Sequence[in
     if not isinstance(partitions, range):
         reason = "and its partitions have names: cast it"
         check_types([field], lambda kind: isinstance(kind, T.StringType), what, reason)
-        names = ", ".join("'" + str(each).replace("\\", "\\\\").replace("'", "\\'") + "'" for each in partitions)
+        names = ", ".join(text_in_sql(str(each)) for each in partitions)
         fault = f"{called} is none of the partitions that the front declares"
         return Condition(column(value).isin(*partitions), fault, sql and f"{sql} in ({names})")
     reason = "and its partitions have numbers: cast it to int"

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import DeltaTable, IcebergTable, Marks, Tracking
+from tests.lake.conftest import catalog_at
 from tests.spark.conftest import session
 from tests.spark.feed import SCHEMA
 
@@ -47,22 +48,11 @@ class Pausing:
         self._sink.write(rows, query, epoch, completed)
 
 
-def catalog(place: str, home: str) -> dict[str, str]:
-    """Return the settings of a catalog of Iceberg's whose tables are at a place, kept in SQLite in a directory."""
-    return {
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{home}/catalog.db",
-        "spark.sql.catalog.lake.warehouse": f"{place}/warehouse",
-        "spark.sql.catalog.lake.jdbc.schema-version": "V1",
-    }
-
-
 def main(address: str, job: str, feed: str, place: str, kind: str, home: str, *settings: str) -> None:
     spark = session("driver")
     for setting in settings:
         spark.sparkContext._jsc.hadoopConfiguration().set(*setting.split("=", 1))
-    for name, value in catalog(place, home).items():
+    for name, value in catalog_at(f"{place}/warehouse", home).items():
         spark.conf.set(name, value)
     spark.sql("create namespace if not exists lake.shop")
     tracking = Tracking(spark, job, address)

@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tests.buckets.line import Line
-from tests.buckets.table_driver import TABLE, catalog
+from tests.buckets.table_driver import TABLE
 from tests.client.processes import Server
+from tests.lake.conftest import catalog_at
 from tests.spark.feed import Feed, put_hours, row
 from tests.spark.waiting import soon
 from tracker.store import open_store
@@ -70,7 +71,7 @@ def test_a_driver_that_comes_to_itself_late_changes_no_table(
     assert first.returncode == 1
     assert "ended with: " in said
     reader = spark.newSession()  # its catalog of this name is the drivers'
-    for name, value in catalog(bucket, str(tmp_path)).items():
+    for name, value in catalog_at(f"{bucket}/warehouse", tmp_path).items():
         reader.conf.set(name, value)
     found = reader.table(TABLE) if kind == "iceberg" else spark.read.format("delta").load(f"{bucket}/table")
     batch = feed.batch(spark).groupBy("tenant", F.window("ts", "1 hour").alias("window"), "kind")

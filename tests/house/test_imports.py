@@ -15,7 +15,10 @@ from tests.house.trees import parsed
 
 _SOURCE = Path(spark_client.__file__)
 #: Modules that only a driver needs: each takes a tenth of a second or more of every process that loads it.
-_HEAVY = {"pandas", "pyarrow.dataset", "spark_client.api.session", "spark_client.release.query", "tracker.server"}
+_HEAVY = {
+    *("pandas", "pyarrow.dataset", "spark_client.api.session", "spark_client.release.aggregation"),
+    *("spark_client.release.query", "tracker.server"),
+}
 
 
 def declared_for_types() -> dict[str, str]:
@@ -43,7 +46,11 @@ def test_all_that_is_declared_is_exported() -> None:
 
 @pytest.mark.parametrize(
     ("process", "module"),
-    [("a reader of events", "spark_client.datasource.events"), ("a task with a probe", "spark_client.counting.probes")],
+    [
+        ("a reader of events", "spark_client.datasource.events"),
+        ("a task with a probe", "spark_client.counting.probes"),
+        ("a task with a user's function", "spark_client.release.grouped"),
+    ],
 )
 def test_a_process_that_spark_starts_loads_nothing_that_only_drivers_need(process: str, module: str) -> None:
     """Spark starts one for each reader of a Python source, and imports by module what was pickled by reference."""

@@ -15,6 +15,17 @@ __all__ = ["feed", "job", "spark", "tracker"]
 _numbers = count()
 
 
+def catalog_at(warehouse: str, home: str | Path) -> dict[str, str]:
+    """Return the settings of the catalog `lake` of Iceberg's, kept in SQLite in a folder."""
+    return {
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{home}/catalog.db",
+        "spark.sql.catalog.lake.warehouse": warehouse,
+        "spark.sql.catalog.lake.jdbc.schema-version": "V1",
+    }
+
+
 @pytest.fixture(scope="session", autouse=True)
 def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Make the catalog `lake` of Iceberg's in the shared session, kept in SQLite, which pyiceberg reads as well."""
@@ -24,11 +35,7 @@ def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> No
         return  # tests of another folder have made it, in the same session
     home = tmp_path_factory.mktemp("lake")
     settings = {
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        "spark.sql.catalog.lake.uri": f"jdbc:sqlite:{home}/catalog.db",
-        "spark.sql.catalog.lake.warehouse": str(home / "warehouse"),
-        "spark.sql.catalog.lake.jdbc.schema-version": "V1",
+        **catalog_at(str(home / "warehouse"), home),
         "spark.sql.catalog.lake.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",  # Iceberg reads sums
         "spark.sql.catalog.lake.hadoop.fs.file.impl.disable.cache": "true",
     }

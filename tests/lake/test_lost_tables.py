@@ -147,7 +147,7 @@ def test_a_table_that_is_brought_back_goes_on(spark: SparkSession, table: tuple[
     assert there(spark, table).count() == 9
 
 
-@pytest.mark.thorough
+@THOROUGH
 @pytest.mark.parametrize("noted", [True, False], ids=["checkpoint set back, too", "driver killed"])
 def test_a_table_that_was_set_back_takes_its_epochs_again(
     spark: SparkSession, table: tuple[str, str], tmp_path: Path, noted: bool
@@ -192,7 +192,7 @@ def test_a_keyed_table_that_was_set_back_is_told(spark: SparkSession, table: tup
         sink.write(numbers(spark, 40), "query", 3)
 
 
-@pytest.mark.thorough
+@THOROUGH
 def test_a_query_does_not_start_while_one_of_its_tables_is_gone(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

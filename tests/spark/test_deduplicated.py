@@ -359,8 +359,9 @@ class Behind(Away):
     ("incarnation", "passed"),
     [
         (0, [1, 3, 5]),
+        # After a drain, the tracker does not know what goes on: no row may count again.
         pytest.param(1, [1, 5], marks=pytest.mark.thorough),
-    ],  # after a drain, the tracker does not know what goes on: no row may count again
+    ],
 )
 def test_what_has_ended_is_asked_for_where_its_events_are_gone(
     spark: SparkSession, tmp_path: Path, incarnation: int, passed: list[int]
