@@ -19,7 +19,7 @@ from benchmarks.exactness import faults, flights, peers, report
 from benchmarks.exactness.engine import Engine, Run, UnavailableError
 from benchmarks.exactness.judge import judge
 from benchmarks.exactness.queries import QUERIES
-from benchmarks.exactness.tracked import Tracked
+from benchmarks.exactness.tracked import Tracked, delayed
 from benchmarks.exactness.watermarks import Watermark
 from benchmarks.exactness.workload import Workload, make, usual
 from examples.flights.progress import Progress
@@ -27,7 +27,7 @@ from examples.flights.progress import Progress
 #: The engines by the names of the command line, on tenants that share partitions.
 SHARED: Mapping[str, Callable[[], Sequence[Engine]]] = {
     "spark": lambda: [Watermark("5 minutes"), Watermark("40 minutes")],
-    "ours": lambda: [Tracked(), Tracked("5 minutes")],
+    "ours": lambda: [Tracked(), Tracked(delayed("5 minutes"))],
     "flink": lambda: [peers.flink(5, 5), peers.flink(40, 5)],
     "beam": lambda: [peers.beam(5), peers.beam(40)],
     "bytewax": lambda: [peers.bytewax(5), peers.bytewax(40)],
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "flights" in parts:
         data.take(flights.lines(progress, data))
     if "faults" in parts:
-        data.take(faults=faults.run(given.engines, progress))
-        for fault in data.faults:
+        for fault in faults.run(given.engines, progress, given.faults):
+            data.take(faults=[fault])
             print(f"{fault.fault}: {fault.engine}: {'right' if fault.right else 'NOT RIGHT'}: {fault.found}")
     if given.docs:
         report.PAGE.write_text(report.rendered(report.PAGE.read_text(), data))
@@ -161,6 +161,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--queries", type=names(QUERIES), default=list(QUERIES), help=f"of {','.join(QUERIES)}")
     parser.add_argument(
         "--parts", type=names(_PARTS), default=["shared", "own"], help=f"of {','.join(_PARTS)}; default shared,own"
+    )
+    numbered = ", ".join(f"{number} {name}" for number, name in faults.NAMES.items())
+    parser.add_argument(
+        "--faults", type=names(faults.NAMES), default=list(faults.NAMES), help=f"by number, of {numbered}; default all"
     )
     parser.add_argument("--promises", choices=["counts", "delay"], help="of the tracker; default both")
     parser.add_argument("--minutes", type=int, default=120, help="of events; default 120")

@@ -14,7 +14,7 @@ from benchmarks.exactness.judge import judge
 from benchmarks.exactness.queries import tumbling
 from benchmarks.exactness.report import Fault
 from benchmarks.exactness.stepwise import Collected, Feed
-from benchmarks.exactness.tracked import Running
+from benchmarks.exactness.tracked import Running, delayed
 from benchmarks.exactness.watermarks import NATIVE
 from benchmarks.exactness.workload import Plan, Site, Workload, make
 from examples.flights.agent import TrackerProcess
@@ -64,7 +64,7 @@ def _ours() -> Fault:
         directory = Path(made)
         with TrackerProcess(directory / "tracker") as tracker, local_session(directory) as spark:
             feed = Feed(directory)
-            running = Running(spark, tracker.address, feed, "5 minutes", workload.partitions)
+            running = Running(spark, tracker.address, feed, delayed("5 minutes"), workload)
             running.start("tumbling", directory / "cp", collected)
             for step in workload.steps:
                 feed.publish(step)

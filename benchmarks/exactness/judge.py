@@ -17,11 +17,12 @@ from benchmarks.exactness.workload import MINUTE, Step
 
 @dataclass(frozen=True)
 class Emitted:
-    """A result that came out of an engine in a step."""
+    """A result that came out of an engine in a step; `marked`: the engine says that it may lack rows."""
 
     step: int
     key: Key
     value: Value
+    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Verdict:
     Attributes:
         windows: of the truth.
         right: came once, with the right figures.
-        wrong: came with other figures or bounds.
+        wrong: came with other figures or bounds, as if they were right.
+        marked: came with other figures, and marked as incomplete.
         never: did not come.
         dropped: of those, the ones that will not come: a later window of the same tenant and entity did.
         doubled: came more than once with the same bounds.
@@ -39,6 +41,7 @@ class Verdict:
         lost: rows that are missing from windows that came, and all rows of those that were dropped.
         delays: minutes from the moment at which a window was complete to the end of the step in which its first result
             came, of the windows that are right, sorted.
+        marked_delays: minutes from the end of a window that was marked to the end of the step in which it came, sorted.
     """
 
     windows: int
@@ -50,6 +53,8 @@ class Verdict:
     extra: int
     lost: int
     delays: tuple[float, ...]
+    marked: int = 0
+    marked_delays: tuple[float, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -77,17 +82,21 @@ def judge(truth: Mapping[Key, Result], emitted: Iterable[Emitted], steps: Sequen
     """
     came, extra = _matched(truth, emitted)
     right, wrong, doubled, lost = 0, 0, 0, 0
-    delays = []
+    delays, marked_delays = [], []
     for key, results in came.items():
         expected = truth[key]
-        differs = any(each.key != key or each.value != expected.value for each in results)
+        others = [each for each in results if each.key != key or each.value != expected.value]
+        differs = bool(others)
+        until = steps[min(each.step for each in results)].until
+        if differs and all(each.marked for each in others):
+            marked_delays.append((until - key.end) / MINUTE)
+            continue
         twice = max(Counter(each.key for each in results).values()) > 1
         wrong += differs
         doubled += twice
         pieces = {each.key: each.value[0] for each in results}
         lost += max(0, expected.value[0] - sum(pieces.values()))
         if not differs:
-            until = steps[min(each.step for each in results)].until
             delays.append((until - expected.complete) / MINUTE)
             right += not twice
     newest: dict[tuple[str, int], int] = {}
@@ -105,6 +114,8 @@ def judge(truth: Mapping[Key, Result], emitted: Iterable[Emitted], steps: Sequen
         extra=extra,
         lost=lost,
         delays=tuple(sorted(delays)),
+        marked=len(marked_delays),
+        marked_delays=tuple(sorted(marked_delays)),
     )
 
 

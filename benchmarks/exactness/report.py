@@ -50,6 +50,36 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """What an engine has made of the windows of a fault.
+
+    Attributes:
+        row: what the engine is in the table of all faults.
+        windows, right, lost, marked: see `judge.Verdict`.
+        longest: delay in minutes, of the windows that are right; None: none is.
+        marked_after: minutes after their end, of the windows that are marked; None: none is.
+    """
+
+    row: str
+    windows: int
+    right: int
+    lost: int = 0
+    longest: float | None = None
+    marked: int = 0
+    marked_after: float | None = None
+
+    @property
+    def cell(self) -> str:
+        """In few words."""
+        some = f"{self.right}/{self.windows}"
+        parts = [f"**{some}**" if self.right == self.windows else some]
+        parts += [] if self.longest is None else [f"{self.longest:.1f}"]
+        parts += [f"−{self.lost:,}"] if self.lost else []
+        parts += [f"{self.marked} marked: {self.marked_after:.1f}"] if self.marked else []
+        return " ".join(parts)
+
+
+@dataclass(frozen=True)
 class Fault:
     """Outcome of a fault on an engine.
 
@@ -57,12 +87,14 @@ class Fault:
         fault, engine: names.
         right: whether the results are.
         found: what came of it.
+        windows: the same as figures; None: it has a table of its own.
     """
 
     fault: str
     engine: str
     right: bool
     found: str
+    windows: Windows | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -99,7 +131,7 @@ class Data:
         known = json.loads(path.read_text()) if path.exists() else {}
         self.workloads: dict[str, dict[str, Any]] = known.get("workloads", {})
         self._lines = {each.key: each for each in (Line(**each) for each in known.get("lines", []))}
-        self._faults = {each.key: each for each in (Fault(**each) for each in known.get("faults", []))}
+        self._faults = {each.key: each for each in map(_fault, known.get("faults", []))}
 
     @property
     def lines(self) -> list[Line]:
@@ -130,6 +162,11 @@ class Data:
         )
 
 
+def _fault(known: dict[str, Any]) -> Fault:
+    windows = known.get("windows")
+    return Fault(**{**known, "windows": windows and Windows(**windows)})
+
+
 Column = tuple[str, Callable[[Line], str]]
 
 _COLUMNS: Sequence[Column] = (
@@ -141,8 +178,8 @@ _COLUMNS: Sequence[Column] = (
     ("doubled", lambda row: f"{row.doubled:,}"),
     ("rows lost", lambda row: f"{row.lost:,}"),
     ("set aside", lambda row: "–" if row.aside is None else f"{row.aside:,}"),
-    ("median", lambda row: _minutes(row.median)),
-    ("longest", lambda row: _minutes(row.longest)),
+    ("median, min", lambda row: _minutes(row.median)),
+    ("longest, min", lambda row: _minutes(row.longest)),
 )
 
 
@@ -176,8 +213,17 @@ def tables(data: Data) -> dict[str, str]:
             )
     engines = {each.engine: each.configured for each in data.lines}
     made["engines"] = _table(["", "configured with"], [[name, how] for name, how in engines.items()], left=2)
-    faults = dict.fromkeys(each.fault for each in data.faults)
-    for fault in faults:
+    measured = {(each.windows.row, each.fault): each.windows for each in data.faults if each.windows}
+    faults = dict.fromkeys(fault for _, fault in measured)
+    made["faults"] = _table(
+        ["", *faults],
+        [
+            [row, *(measured[row, fault].cell if (row, fault) in measured else "–" for fault in faults)]
+            for row in _by_engine(row for row, _ in measured)
+        ],
+        left=1 + len(faults),
+    )
+    for fault in dict.fromkeys(each.fault for each in data.faults if not each.windows):
         rows_of = [
             [each.engine, "right" if each.right else "**not right**", each.found]
             for each in data.faults
@@ -185,6 +231,13 @@ def tables(data: Data) -> dict[str, str]:
         ]
         made[f"fault: {fault}"] = _table(["", "result", "what came of it"], rows_of, left=3)
     return made
+
+
+def _by_engine(rows: Iterable[str]) -> list[str]:
+    """Return each row once, those of an engine together."""
+    each = [*dict.fromkeys(rows)]
+    engines = [*dict.fromkeys(row.partition(",")[0] for row in each)]
+    return sorted(each, key=lambda row: engines.index(row.partition(",")[0]))
 
 
 _BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -206,7 +259,7 @@ def named_tables(page: str) -> list[str]:
 
 
 def _right(each: Line | None) -> str:
-    return "–" if each is None else f"{each.right:,} of {each.windows:,}"
+    return "–" if each is None else f"{each.right:,}/{each.windows:,}"
 
 
 def _engine(each: Line) -> str:
@@ -219,7 +272,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
 
 
 def _minutes(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f} min"
+    return "–" if value is None else f"{value:.1f}"
 
 
 def _rounded(value: float | None) -> float | None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Protocol
 
@@ -18,11 +19,16 @@ from pyspark.sql import functions as F  # noqa: N812
 from benchmarks.exactness.engine import Run, Show
 from benchmarks.exactness.judge import Emitted
 from benchmarks.exactness.queries import GAP, LENGTH, SLIDE, Key
-from benchmarks.exactness.workload import START, Step, Workload
+from benchmarks.exactness.workload import Step, Workload
 
-_SCHEMA = "number long, tenant string, part int, kind string, at timestamp, auction long, person long, price long"
+_SCHEMA = (
+    "number long, tenant string, part int, kind string, at timestamp, "
+    "auction long, person long, price long, last boolean"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 BIDS = "kind = 'bid'"
+IDENTITY = ["tenant", "number"]  #: names a row
 TUMBLING = f"{LENGTH} milliseconds"
 SLIDING = f"{SLIDE} milliseconds"
 GAPS = f"{GAP} milliseconds"
@@ -48,10 +54,11 @@ class Feed:
         if not step.rows or path.exists():
             return
         lines = [
-            json.dumps({**asdict(row), "at": f"{_seconds(row.at)}Z"} | {"arrives": None}) + "\n" for row in step.rows
+            json.dumps({**asdict(row), "at": time_of(row.at).isoformat(timespec="milliseconds"), "arrives": None})
+            for row in step.rows
         ]
         hidden = self.path.with_name("hidden")
-        hidden.write_text("".join(lines))
+        hidden.write_text("".join(f"{line}\n" for line in lines))
         hidden.rename(path)
 
     def stream(self, spark: SparkSession) -> DataFrame:
@@ -59,11 +66,9 @@ class Feed:
         return spark.readStream.schema(_SCHEMA).json(str(self.path))
 
 
-def _seconds(milliseconds: int) -> str:
-    days, rest = divmod(milliseconds - START, 86_400_000)
-    assert days == 0, "workloads are shorter than a day"
-    seconds, thousandths = divmod(rest, 1000)
-    return f"2026-03-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{thousandths:03}"
+def time_of(milliseconds: int) -> datetime:
+    """Return a time of the workload."""
+    return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 class Collected:
@@ -75,13 +80,18 @@ class Collected:
         self.runs: dict[str, Run] = {}
 
     def taker(self, query: str) -> Take:
-        """Return a function of `foreachBatch` that takes a query's results; columns as `shaped` makes them."""
+        """Return a function of `foreachBatch` that takes a query's results; columns as `shaped` makes them.
+
+        A further column is the result's completeness, as a release states it.
+        """
         run = self.runs.setdefault(query, Run())
 
         def take(rows: DataFrame, _: int) -> None:
             for row in rows.collect():
-                tenant, entity, begin, end, *value = row
-                run.emitted.append(Emitted(self.step, Key(tenant, entity, begin, end), (value[0], value[1], value[2])))
+                tenant, entity, begin, end, bids, volume, highest, *more = row
+                marked = bool(more) and more[0] != "whole"
+                key = Key(tenant, entity, begin, end)
+                run.emitted.append(Emitted(self.step, key, (bids, volume, highest), marked))
 
         return take
 
@@ -91,12 +101,13 @@ def figures() -> dict[str, Column]:
     return {"bids": F.count("*"), "volume": F.sum("price"), "highest": F.max("price")}
 
 
-def shaped(rows: DataFrame, entity: str | None) -> DataFrame:
+def shaped(rows: DataFrame, entity: str | None, *more: str) -> DataFrame:
     """Return results with the columns that `Collected` takes.
 
     Args:
         rows: with `tenant`, `window` and the figures.
         entity: the column of the entity; None: all of the tenant.
+        more: further columns that are kept.
     """
     return rows.select(
         "tenant",
@@ -104,6 +115,7 @@ def shaped(rows: DataFrame, entity: str | None) -> DataFrame:
         F.unix_millis("window.start").alias("begin"),
         F.unix_millis("window.end").alias("end"),
         *figures(),
+        *more,
     )
 
 

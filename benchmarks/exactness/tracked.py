@@ -1,4 +1,6 @@
-"""Spark with the tracker, by two kinds of promises: the counts that sites state, and a delay.
+"""Spark with the tracker, by the counts that sites state, by a delay, or by another promise.
+
+The tracker's clock is the workload's, so that its rules of time are in proportion.
 
 | query | with counts | with a delay |
 |---|---|---|
@@ -11,21 +13,72 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.exactness.engine import Run, Show
 from benchmarks.exactness.queries import LENGTH
-from benchmarks.exactness.stepwise import BIDS, SLIDING, TUMBLING, Collected, Feed, figures, play, shaped
+from benchmarks.exactness.stepwise import (
+    BIDS,
+    IDENTITY,
+    SLIDING,
+    TUMBLING,
+    Collected,
+    Feed,
+    figures,
+    play,
+    shaped,
+    time_of,
+)
 from benchmarks.exactness.watermarks import NATIVE
-from benchmarks.exactness.workload import MINUTE, START, Step, Workload
-from examples.flights.agent import TrackerProcess
+from benchmarks.exactness.workload import MINUTE, Step, Workload
 from examples.flights.spark import local_session
-from spark_client import Frontier, Schedule, TrackedStream, Tracking, sliding
+from spark_client import Front, Frontier, Schedule, TrackedStream, Tracking, sliding
+from tracker.testing import LocalTracker, ManualClock
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A promise of the source, and the job's rules for one that does not come.
+
+    Attributes:
+        name: as the tables have it.
+        configured: with what; empty: the name says it.
+        front: makes the promise of windows, of the number of partitions.
+        delay: of the promise of the queries under an exact watermark; empty: counts.
+        counted: whether windows have the sites' counts.
+        rules: of `Tracking`.
+        unique: whether the source takes each row once.
+    """
+
+    name: str
+    configured: str = ""
+    front: Callable[[int], Front] = lambda _: Schedule()
+    delay: str = ""
+    counted: bool = True
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    unique: bool = False
+
+
+COUNTS = Promise(
+    "counts", "`Schedule()` with each site's counts of rows; sessions and sliding windows: `with_watermark`"
+)
+
+
+def delayed(delay: str) -> Promise:
+    """Return the promise of a delay, `5 minutes` say, for each tenant by itself."""
+    return Promise(
+        f"delay of {delay}",
+        f'`Frontier("{delay}", per_scope=True)`; sessions: `Frontier("{delay}", "part", 4)` and `with_watermark`',
+        lambda _: Frontier(delay, per_scope=True),
+        delay,
+        counted=False,
+    )
 
 
 class Tracked:
@@ -33,21 +86,18 @@ class Tracked:
 
     queries = tuple(NATIVE)
 
-    def __init__(self, delay: str = "") -> None:
-        """Track with counts; or with a delay, `5 minutes` say."""
-        self.name = f"Spark with the tracker, delay of {delay}" if delay else "Spark with the tracker, counts"
-        self._delay = delay
-        self.configured = (
-            f'`Frontier("{delay}", per_scope=True)`; sessions: `Frontier("{delay}", "part", 4)` and `with_watermark`'
-            if delay
-            else "`Schedule()` with each site's counts of rows; sessions and sliding windows: `with_watermark`"
-        )
+    def __init__(self, promise: Promise = COUNTS) -> None:
+        """Track by a promise."""
+        self.name = f"Spark with the tracker, {promise.name}"
+        self.configured = promise.configured or promise.name
+        self._promise = promise
 
     def run(self, workload: Workload, queries: Sequence[str], directory: Path, show: Show) -> Mapping[str, Run]:
         """See `Engine`."""
-        with TrackerProcess(directory / "tracker") as tracker, local_session(directory) as spark:
+        clock = ManualClock(time_of(workload.plan.begins))
+        with LocalTracker(clock=clock) as tracker, local_session(directory) as spark:
             feed, collected = Feed(directory), Collected()
-            running = Running(spark, tracker.address, feed, self._delay, workload.partitions)
+            running = Running(spark, tracker.address, feed, self._promise, workload, clock)
             for query in queries:
                 running.start(query, directory / query, collected)
             return play(workload, feed, running, collected, show)
@@ -56,22 +106,31 @@ class Tracked:
 class Running:
     """The queries, each a job of its own."""
 
-    def __init__(self, spark: SparkSession, tracker: str, feed: Feed, delay: str, partitions: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        tracker: str,
+        feed: Feed,
+        promise: Promise,
+        workload: Workload,
+        clock: ManualClock | None = None,
+    ) -> None:
         self._spark = spark
         self._tracker = tracker
         self._feed = feed
-        self._delay = delay
-        self._partitions = partitions
+        self._promise = promise
+        self._workload = workload
+        self._clock = clock
         self._jobs: dict[str, Tracking] = {}
         self._checkpoints: dict[str, Path] = {}
         self._counted: list[Windows | _Minutes] = []
 
     def start(self, query: str, checkpoint: Path, collected: Collected) -> None:
-        tracking = Tracking(self._spark, query, self._tracker)
+        tracking = Tracking(self._spark, query, self._tracker, **self._promise.rules)
         self._jobs[query], self._checkpoints[query] = tracking, checkpoint
         rows = self._feed.stream(self._spark)
         take = collected.taker(query)
-        released = query in ("tumbling", "join") or (query == "sliding" and self._delay)
+        released = query in ("tumbling", "join") or (query == "sliding" and self._promise.delay)
         if not released:
             source = self._minutes(tracking, rows)
             rows = tracking.with_watermark(source, "at", "instants" if query == "session" else "windows")
@@ -85,30 +144,44 @@ class Running:
             writer = joined.writeStream.foreachBatch(lambda batch, epoch: take(shaped(batch, "auction"), epoch))
         else:
             entity = "auction" if query == "sliding" else None
-            release = tracking.release(kept, [entity] if entity else [], aggs=figures())
-            writer = release.writeStream.foreachBatch(lambda batch, epoch: take(shaped(batch, entity), epoch))
+            release = tracking.release(kept, [entity] if entity else [], aggs=figures(), completeness=True)
+            writer = release.writeStream.foreachBatch(
+                lambda batch, epoch: take(shaped(batch, entity, "completeness"), epoch)
+            )
         writer.option("checkpointLocation", str(checkpoint)).start()
 
     def _windows(self, tracking: Tracking, rows: DataFrame, query: str) -> TrackedStream:
         length = sliding(TUMBLING, SLIDING) if query == "sliding" else TUMBLING
         if query == "sliding":
             rows = rows.where(BIDS)  # each row becomes several
-        front = Frontier(self._delay, per_scope=True) if self._delay else Schedule()
-        source = tracking.source(rows, "events", scope="tenant", window=("at", length), front=front)
-        if not self._delay:
+        front = self._promise.front(self._workload.partitions)
+        unique = self._promise.unique
+        source = tracking.source(
+            rows,
+            "events",
+            scope="tenant",
+            window=("at", length),
+            front=front,
+            identity=IDENTITY if unique else (),
+            deduplicate=unique,
+        )
+        if self._promise.counted:
             self._counted.append(Windows(tracking, source))
         return source
 
     def _minutes(self, tracking: Tracking, rows: DataFrame) -> TrackedStream:
-        front = Frontier(self._delay, "part", self._partitions) if self._delay else Schedule()
+        delay = self._promise.delay
+        front = Frontier(delay, "part", self._workload.partitions) if delay else Schedule()
         source = tracking.source(rows, "events", window=("at", "1 minute"), front=front)
-        if not self._delay:
-            self._counted.append(_Minutes(tracking, source))
+        if not delay:
+            self._counted.append(_Minutes(tracking, source, self._workload.plan.begins))
         return source
 
     def before(self, step: Step) -> None:
         for each in self._counted:
             each.take(step)
+        if self._clock:
+            self._clock.advance(time_of(step.until) - self._clock.now())
 
     def settle(self) -> None:
         with ThreadPoolExecutor(len(self._jobs)) as together:
@@ -122,7 +195,7 @@ class Running:
         aside: dict[str, int | None] = {}
         for query, tracking in self._jobs.items():
             tracking.stop()
-            native = query == "session" or (query == "sliding" and not self._delay)
+            native = query == "session" or (query == "sliding" and not self._promise.delay)
             aside[query] = None if native else tracking.late(str(self._checkpoints[query])).count()
         return aside
 
@@ -148,7 +221,7 @@ class Windows:
             minutes = self._stated[window]
             minutes.append(count.rows)
             if len(minutes) == LENGTH // MINUTE and sum(minutes) > 0:
-                known.append((count.tenant, _time(window[1]), sum(minutes)))
+                known.append((count.tenant, time_of(window[1]), sum(minutes)))
         if known:
             self._tracking.expect(self._source, known)
 
@@ -156,21 +229,17 @@ class Windows:
 class _Minutes:
     """The counts of minutes, for a source, as soon as all sites have stated them."""
 
-    def __init__(self, tracking: Tracking, source: TrackedStream) -> None:
+    def __init__(self, tracking: Tracking, source: TrackedStream, begins: int) -> None:
         self._tracking = tracking
         self._source = source
         self._rows: dict[int, int] = defaultdict(int)
-        self._complete = START
+        self._complete = begins
 
     def take(self, step: Step) -> None:
         for count in step.counts:
             self._rows[count.minute] += count.rows
         if step.complete > self._complete:
             minutes = range(self._complete, step.complete, MINUTE)
-            known = [(_time(minute), self._rows[minute]) for minute in minutes if self._rows[minute]]
-            self._tracking.expect(self._source, known, through=_time(step.complete - MINUTE))
+            known = [(time_of(minute), self._rows[minute]) for minute in minutes if self._rows[minute]]
+            self._tracking.expect(self._source, known, through=time_of(step.complete - MINUTE))
             self._complete = step.complete
-
-
-def _time(milliseconds: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=milliseconds)

@@ -11,7 +11,18 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.exactness.engine import Run, Show
-from benchmarks.exactness.stepwise import BIDS, GAPS, SLIDING, TUMBLING, Collected, Feed, figures, play, shaped
+from benchmarks.exactness.stepwise import (
+    BIDS,
+    GAPS,
+    IDENTITY,
+    SLIDING,
+    TUMBLING,
+    Collected,
+    Feed,
+    figures,
+    play,
+    shaped,
+)
 from benchmarks.exactness.workload import Step, Workload
 from examples.flights.spark import local_session
 
@@ -56,19 +67,27 @@ class Watermark:
 
     queries = tuple(NATIVE)
 
-    def __init__(self, delay: str) -> None:
-        """Run with a watermark's delay, `5 minutes` say."""
-        self.name = f"Spark, watermark of {delay}"
+    def __init__(self, delay: str, *, unique: bool = False) -> None:
+        """Run with a watermark.
+
+        Args:
+            delay: of the watermark, `5 minutes` say.
+            unique: take each row once, by `dropDuplicatesWithinWatermark`.
+        """
+        self.name = f"Spark, watermark of {delay}" + ", rows deduplicated" * unique
         self.configured = (
             f'`withWatermark("at", "{delay}")`, append mode; empty batches move the watermark (the default)'
         )
         self._delay = delay
+        self._unique = unique
 
     def run(self, workload: Workload, queries: Sequence[str], directory: Path, show: Show) -> Mapping[str, Run]:
         """See `Engine`."""
         with local_session(directory) as spark:
             feed, collected = Feed(directory), Collected()
             rows = feed.stream(spark).withWatermark("at", self._delay)
+            if self._unique:
+                rows = rows.dropDuplicatesWithinWatermark(IDENTITY)
             running = [
                 NATIVE[query](rows)
                 .writeStream.outputMode("append")

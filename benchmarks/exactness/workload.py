@@ -3,7 +3,7 @@
 A *site* is a tenant with a Nexmark generator of its own. Its rows reach the reader some seconds after they happen; one
 of ten takes up to three minutes. A site that is cut off keeps its rows and sends them, in order, when it is back. A
 closed site has none. After each minute a site states how many rows it had in it (a *count*), by the same line as its
-rows.
+rows. Other plans delay partitions, have rows uploaded together, or stamp them by periods.
 
 A *step* is what a reader gets at once: the rows and counts that arrived in it. The end of a step is the time on the
 clock. All times are milliseconds since 1970.
@@ -12,8 +12,8 @@ clock. All times are milliseconds since 1970.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ from benchmarks.exactness import nexmark
 
 MINUTE = 60_000
 START = 1_772_323_200_000  #: 2026-03-01T00:00:00Z
+UPLOAD = 10 * MINUTE  #: the rows of so long are uploaded together
 
 Span = tuple[int, int]  #: minutes after `START`, from and until
 
@@ -34,18 +35,31 @@ class Site:
         tenant: its name.
         partitions: that its rows go to, one after the other.
         away: when it is cut off.
+        back: the minute in which it sends what it has kept; None: when it is no longer cut off.
         closed: when nothing happens there.
+        fast: a minute, and by how many minutes the clock of a device is ahead that makes the minute's first bid.
     """
 
     tenant: str
     partitions: tuple[int, ...]
     away: Span | None = None
+    back: int | None = None
     closed: Span | None = None
+    fast: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """An event as a reader gets it; `at` is its event time, `arrives` when it is there to be read."""
+    """An event as a reader gets it.
+
+    Attributes:
+        number, kind, auction, person, price: see `nexmark.Event`.
+        tenant: the site.
+        part: its partition.
+        at: its event time.
+        arrives: when it is there to be read.
+        last: whether it is its partition's last one of an upload.
+    """
 
     number: int
     tenant: str
@@ -56,6 +70,7 @@ class Row:
     auction: int
     person: int
     price: int
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,24 +108,33 @@ class Plan:
         name: of the workload.
         minutes: for which events happen.
         sites: the tenants.
+        due: windows that end by this minute are measured, and what comes later lets time pass; None: all are.
         lag: minutes by which some partitions are read later than their rows arrive.
+        uploads: partitions whose rows come an upload at once, so many minutes after the last one's time.
+        period: minutes; a row has the last millisecond of its period for its time, and comes in order within the next
+            one; 0: it has a time of its own.
         slow: share of rows that take up to `slowest` minutes.
         step: minutes of a step.
         quiet: minutes without data at the end.
         seed: of everything.
         clock: the event times of each site's generator.
+        begins: the time of minute 0.
     """
 
     name: str
     minutes: int
     sites: tuple[Site, ...]
-    lag: dict[int, int] = field(default_factory=dict)
+    due: int | None = None
+    lag: Mapping[int, int] = field(default_factory=dict)
+    uploads: Mapping[int, int] = field(default_factory=dict)
+    period: int = 0
     slow: float = 0.1
     slowest: float = 3
     step: int = 2
     quiet: int = 20
     seed: int = 7
     clock: nexmark.Clock = field(default_factory=nexmark.Clock)
+    begins: int = START
 
 
 @dataclass(frozen=True)
@@ -179,33 +203,45 @@ def _rows(plan: Plan, site: Site, place: int) -> list[Row]:
     seed = plan.seed * 100 + place
     random = Random(f"{seed} arrival")
     times = plan.clock.times(plan.minutes * MINUTE)
-    found = []
+    found: list[Row] = []
+    ahead = site.fast
     for event, time in zip(nexmark.events(seed, len(times)), times, strict=True):
         delay = random.uniform(0, plan.slowest * MINUTE) if random.random() < plan.slow else random.uniform(0, 2000)
         if site.closed and site.closed[0] * MINUTE <= time < site.closed[1] * MINUTE:
             continue
         part = site.partitions[event.number % len(site.partitions)]
-        arrives = _sent(site, time) + int(delay) + plan.lag.get(part, 0) * MINUTE
+        at, arrives = time, _sent(site, time) + int(delay) + plan.lag.get(part, 0) * MINUTE
+        if ahead and event.kind == "bid" and time >= ahead[0] * MINUTE:
+            at, ahead = time + ahead[1] * MINUTE, None
+        if part in plan.uploads:
+            arrives = (time // UPLOAD + 1) * UPLOAD + plan.uploads[part] * MINUTE
+        if plan.period:
+            length = plan.period * MINUTE
+            at, arrives = (time // length + 1) * length - 1, time + length
         found.append(
             Row(
                 number=event.number,
                 tenant=site.tenant,
                 part=part,
                 kind=event.kind,
-                at=START + time,
-                arrives=START + arrives,
+                at=plan.begins + at,
+                arrives=plan.begins + arrives,
                 auction=event.auction,
                 person=event.person,
                 price=event.price,
             )
         )
-    return found
+    if not plan.uploads:
+        return found
+    last = {(row.part, row.arrives): row.number for row in found}
+    return [replace(row, last=last[row.part, row.arrives] == row.number) for row in found]
 
 
 def _sent(site: Site, time: int) -> int:
     """Return when a site sends an event of a time: at once, or, in order, when the site is back."""
     if site.away and site.away[0] * MINUTE <= time < site.away[1] * MINUTE:
-        return site.away[1] * MINUTE + (time - site.away[0] * MINUTE) // 1000
+        back = site.away[1] if site.back is None else site.back
+        return back * MINUTE + (time - site.away[0] * MINUTE) // 1000
     return time
 
 
@@ -216,9 +252,9 @@ def _counts(plan: Plan, site: Site, rows: Sequence[Row]) -> list[Count]:
     return [
         Count(
             site.tenant,
-            START + minute * MINUTE,
-            had.get(START + minute * MINUTE, 0),
-            START + max(_sent(site, (minute + 1) * MINUTE - 1) + 1, 0),
+            plan.begins + minute * MINUTE,
+            had.get(plan.begins + minute * MINUTE, 0),
+            plan.begins + max(_sent(site, (minute + 1) * MINUTE - 1) + 1, 0),
         )
         for minute in range(plan.minutes + plan.quiet)  # open sites also state that they had none
     ]
@@ -226,17 +262,18 @@ def _counts(plan: Plan, site: Site, rows: Sequence[Row]) -> list[Count]:
 
 def _steps(plan: Plan, rows: Sequence[Row], counts: Sequence[Count]) -> list[Step]:
     length = plan.step * MINUTE
-    end = max(rows[-1].arrives, START + plan.minutes * MINUTE) + plan.quiet * MINUTE
-    came = {number: tuple(group) for number, group in groupby(rows, lambda row: (row.arrives - START) // length)}
-    stated = {number: tuple(group) for number, group in groupby(counts, lambda each: (each.arrives - START) // length)}
+    start = plan.begins
+    end = max(rows[-1].arrives, start + plan.minutes * MINUTE) + plan.quiet * MINUTE
+    came = {number: tuple(group) for number, group in groupby(rows, lambda row: (row.arrives - start) // length)}
+    stated = {number: tuple(group) for number, group in groupby(counts, lambda each: (each.arrives - start) // length)}
     done = {site.tenant: set[int]() for site in plan.sites}
-    upto = {site.tenant: START for site in plan.sites}
+    upto = {site.tenant: start for site in plan.sites}
     steps = []
-    for number in range(-(-(end - START) // length)):
+    for number in range(-(-(end - start) // length)):
         for count in stated.get(number, ()):
             done[count.tenant].add(count.minute)
             while upto[count.tenant] in done[count.tenant]:
                 upto[count.tenant] += MINUTE
-        until = START + (number + 1) * length
+        until = start + (number + 1) * length
         steps.append(Step(number, until, came.get(number, ()), stated.get(number, ()), complete=min(upto.values())))
     return steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from examples.services import jars
@@ -29,9 +29,15 @@ class Kafka(Service):
     Args:
         directory: for its data, configuration and log.
         through: says how clients get to the address that it is given: through a proxy, say.
+        settings: of the broker, beside those that it needs.
     """
 
-    def __init__(self, directory: Path, through: Callable[[str], str] = lambda address: address) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        through: Callable[[str], str] = lambda address: address,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         super().__init__(directory / "kafka.log")
         self._jars = jars.broker()
@@ -61,6 +67,7 @@ broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=500
 log.cleaner.enable=false
 """
+            + "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
         )
 
     def start(self) -> None:

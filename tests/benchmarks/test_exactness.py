@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.exactness import nexmark, peers, report
+from benchmarks.exactness import faults, nexmark, peers, report
 from benchmarks.exactness.engine import Engine, UnavailableError
 from benchmarks.exactness.judge import Emitted, Verdict, judge
 from benchmarks.exactness.queries import GAP, LENGTH, QUERIES, SLIDE, Key, Result
@@ -127,6 +127,65 @@ def test_a_partition_that_lags_is_read_later() -> None:
     assert all(behind[row.number] - row.arrives == (15 * MINUTE if row.part else 0) for row in usually.rows)
 
 
+def plan_of(fault: str) -> Plan:
+    return next(case.plan for case in faults.CASES if case.plan.name == fault)
+
+
+@pytest.mark.parametrize("case", faults.CASES, ids=lambda case: case.plan.name)
+def test_a_delay_of_40_minutes_could_end_every_window_that_is_measured(case: faults.Case) -> None:
+    if case.long:
+        workload = make(case.plan)
+        measured = case.plan.begins + (case.plan.due or 0) * MINUTE
+        assert max(row.at for row in workload.rows) >= measured + case.long * MINUTE
+
+
+def test_one_bid_of_a_fast_clock_is_ahead_and_all_others_are_in_order() -> None:
+    rows = make(plan_of("a fast clock")).rows
+    (ahead,) = [row for row in rows if row.at > row.arrives]
+    assert (ahead.kind, ahead.tenant, (ahead.at - ahead.arrives) // MINUTE) == ("bid", "north", 359)
+    assert all(row.arrives - row.at < MINUTE for row in rows if row is not ahead)
+
+
+def test_a_plan_that_is_moved_to_now_has_the_same_windows() -> None:
+    plan = plan_of("a fast clock")
+    moved = replace(plan, begins=plan.begins + 3 * LENGTH)
+    truth, others = (QUERIES["tumbling"](make(each).rows) for each in (plan, moved))
+    assert [each.value for each in truth.values()] == [each.value for each in others.values()]
+    assert [key.begin + 3 * LENGTH for key in truth] == [key.begin for key in others]
+
+
+def test_an_uploader_sends_its_rows_at_once_and_marks_the_last_of_each_tenant() -> None:
+    rows = make(plan_of("a late uploader")).rows
+    assert {(row.part, row.arrives - row.at // LENGTH * LENGTH - LENGTH) for row in rows} == {
+        (0, MINUTE),
+        (1, MINUTE),
+        (2, 14 * MINUTE),
+    }
+    marks = Counter((row.tenant, row.part, row.at // LENGTH) for row in rows if row.last)
+    assert marks.keys() == {(row.tenant, row.part, row.at // LENGTH) for row in rows}
+    assert {*marks.values()} == {1}
+
+
+def test_what_a_site_has_kept_may_come_later_than_it_is_back() -> None:
+    rows = [row for row in make(plan_of("an outage and a deadline")).rows if row.tenant == "east"]
+    kept = [row for row in rows if row.arrives - row.at > MINUTE]
+    assert {(row.at - START) // MINUTE for row in kept} == {12, 13, 14, 15}
+    assert all(row.arrives >= START + 50 * MINUTE for row in kept)
+
+
+def test_rows_of_a_period_have_one_time_and_come_in_order_after_it() -> None:
+    workload = make(plan_of("one instant in several batches"))
+    times = [row.at for row in workload.rows]
+    assert times == sorted(times)
+    assert {(time + 1 - START) % (5 * MINUTE) for time in times} == {0}
+    assert all(row.arrives > row.at for row in workload.rows)
+    steps: dict[int, set[int]] = defaultdict(set)
+    for step in workload.steps:
+        for row in step.rows:
+            steps[row.at].add(step.number)
+    assert min(len(each) for each in list(steps.values())[:-1]) >= 3
+
+
 # ---------------------------------------------------------------- the truth
 
 
@@ -232,6 +291,18 @@ def test_rows_of_windows_that_will_not_come_are_lost(
     assert (open_still.never, open_still.dropped, open_still.lost) == (1, 0, 0)
 
 
+def test_a_window_that_is_marked_as_incomplete_is_neither_right_nor_wrong(workload: Workload) -> None:
+    truth = QUERIES["tumbling"](workload.rows)
+    good = perfect(workload, truth)
+    bids, volume, highest = good[3].value
+    fewer = replace(good[3], value=(bids - 1, volume, highest), marked=True)
+    verdict = judged(workload, truth, [*good[:3], fewer, *good[4:]])
+    assert (verdict.right, verdict.wrong, verdict.lost) == (len(truth) - 1, 0, 0)
+    assert (verdict.marked, verdict.never, verdict.exact) == (1, 0, False)
+    assert 0 <= verdict.marked_delays[0] <= 5
+    assert judged(workload, truth, [replace(each, marked=True) for each in good]).exact
+
+
 def test_delays_are_from_the_moment_a_result_is_complete(workload: Workload) -> None:
     truth = QUERIES["tumbling"](workload.rows)
     late = [replace(each, step=each.step + 2) for each in perfect(workload, truth)]
@@ -306,7 +377,7 @@ def test_the_page_has_the_tables_of_its_data() -> None:
     page = report.PAGE.read_text()
     assert report.rendered(page, data) == page, "python -m benchmarks.exactness --docs --take … writes it"
     named = report.named_tables(page)
-    assert len(named) == len({*named}) >= 6
+    assert len(named) == len({*named}) >= 5
     assert {*named} >= {name for name in report.tables(data) if name.startswith("fault: ")}
 
 
@@ -317,6 +388,25 @@ def test_releases_with_counts_are_exact_in_the_published_table() -> None:
     for line in ours.values():
         assert (line.right, line.wrong) == (line.windows, 0)
         assert line.lost == line.never == line.doubled == 0
+
+
+def test_every_fault_is_published_and_the_tracker_with_counts_has_all_of_its_windows() -> None:
+    published = report.Data(report.DATA).faults
+    assert {each.fault for each in published} == {*faults.NAMES.values()}
+    ours = {each.fault: each.windows for each in published if each.engine == Tracked().name}
+    assert ours.keys() == {case.plan.name for case in faults.CASES}
+    assert all(each and each.right == each.windows and not each.lost for each in ours.values())
+
+
+def test_a_fault_is_a_cell_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    some = report.Windows("e", 12, 11, longest=2.0, marked=1, marked_after=20.0)
+    found = [report.Fault("f", "e, 5", False, "", some), report.Fault("g", "e, 0", True, "", replace(some, right=12))]
+    report.Data(path).take(faults=found)
+    data = report.Data(path)
+    assert data.faults == found
+    assert report.tables(data)["faults"].splitlines()[0] == "| | f | g |"
+    assert report.tables(data)["faults"].splitlines()[2].startswith("| e | 11/12 2.0 1 marked: 20.0 |")
 
 
 def test_figures_are_kept_and_replaced_by_name(tmp_path: Path) -> None:
