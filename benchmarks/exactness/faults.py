@@ -105,7 +105,7 @@ CASES: Sequence[Case] = (
         unique=True,
     ),
 )
-#: What an engine is in the table of all faults, whatever the delay or promise in a fault.
+#: Parts of the names that engines have in the table of all faults, whatever the delay or promise in a fault.
 SHORT, LONG, PROMISED = "short delay", "delay of 40 minutes", "promise"
 IDLE, AS_IT_COMES = "no idle timeout", "not deduplicated"
 

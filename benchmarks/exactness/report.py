@@ -51,10 +51,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Windows:
-    """What an engine has made of the windows of a fault.
+    """Outcome of the windows of a fault on an engine.
 
     Attributes:
-        row: what the engine is in the table of all faults.
+        row: the name of the engine in the table of all faults.
         windows, right, lost, marked: see `judge.Verdict`.
         longest: delay in minutes, of the windows that are right; None: none is.
         marked_after: minutes after their end, of the windows that are marked; None: none is.
@@ -75,7 +75,7 @@ class Windows:
         parts = [f"**{some}**" if self.right == self.windows else some]
         parts += [] if self.longest is None else [f"{self.longest:.1f}"]
         parts += [f"−{self.lost:,}"] if self.lost else []
-        parts += [f"{self.marked} marked: {self.marked_after:.1f}"] if self.marked else []
+        parts += [f"({self.marked} marked, {self.marked_after:.1f})"] if self.marked else []
         return " ".join(parts)
 
 
@@ -170,8 +170,7 @@ def _fault(known: dict[str, Any]) -> Fault:
 Column = tuple[str, Callable[[Line], str]]
 
 _COLUMNS: Sequence[Column] = (
-    ("windows", lambda row: f"{row.windows:,}"),
-    ("right", lambda row: f"{row.right:,}"),
+    ("right", lambda row: _right(row)),
     ("wrong", lambda row: f"{row.wrong:,}"),
     ("never", lambda row: f"{row.never:,}"),
     ("of these dropped", lambda row: f"{row.dropped:,}"),
@@ -225,11 +224,11 @@ def tables(data: Data) -> dict[str, str]:
     )
     for fault in dict.fromkeys(each.fault for each in data.faults if not each.windows):
         rows_of = [
-            [each.engine, "right" if each.right else "**not right**", each.found]
+            [each.engine, "yes" if each.right else "**no**", each.found]
             for each in data.faults
             if each.fault == fault
         ]
-        made[f"fault: {fault}"] = _table(["", "result", "what came of it"], rows_of, left=3)
+        made[f"fault: {fault}"] = _table(["", "right", "what came of it"], rows_of, left=3)
     return made
 
 
