@@ -125,15 +125,15 @@ def flink(delay: int, idle: int | None) -> Peer:
     """Return Flink SQL.
 
     Args:
-        delay: minutes of `WATERMARK FOR ts AS ts - INTERVAL …`.
+        delay: minutes of `WATERMARK FOR ts AS ts - INTERVAL …`; 0: a millisecond.
         idle: minutes after which a partition is not waited for; None: never.
     """
     silent = f"idle after {idle} minutes" if idle else "no idle timeout"
     setting = "`table.exec.source.idle-timeout`" if idle else "no `table.exec.source.idle-timeout` (the default)"
+    interval = f"'{delay}' MINUTE" if delay else "'0.001' SECOND"
     return Peer(
         f"Flink, delay of {_length(delay)}, {silent}",
-        f"PyFlink 2.2.1, Flink SQL over Kafka: `WATERMARK FOR ts AS ts - INTERVAL '{delay}' MINUTE`, by partition; "
-        f"{setting}",
+        f"PyFlink 2.2.1, Flink SQL over Kafka: `WATERMARK FOR ts AS ts - INTERVAL {interval}`, by partition; {setting}",
         "flink",
         {"delay": delay, "idle": idle and idle / 2},  # a step of two minutes takes a second
         kafka=True,

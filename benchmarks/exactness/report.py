@@ -224,9 +224,7 @@ def tables(data: Data) -> dict[str, str]:
     )
     for fault in dict.fromkeys(each.fault for each in data.faults if not each.windows):
         rows_of = [
-            [each.engine, "yes" if each.right else "**no**", each.found]
-            for each in data.faults
-            if each.fault == fault
+            [each.engine, "yes" if each.right else "**no**", each.found] for each in data.faults if each.fault == fault
         ]
         made[f"fault: {fault}"] = _table(["", "right", "what came of it"], rows_of, left=3)
     return made
