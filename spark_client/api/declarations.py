@@ -278,9 +278,9 @@ class Declarations:
             revisions: what comes after a substream's end can be reopened (`reopen`). Results have a column
                 ``revision``: 0, and 1, 2, … for what was reopened.
             completeness: results have a column ``completeness``: ``whole``; ``drained``: a drain closed the substream
-                before its sources did, so more of it may follow in the next deployment; ``rest``: that is what
-                followed, and all of it; ``drained rest``: or as far as the next drain; ``deadline``, ``threshold``,
-                ``idle``, ``expired``, ``abandoned``: the reason of an end that is not complete; ``late``: a revision.
+                before its sources did, so more of it may follow in the next deployment; ``deadline``, ``threshold``,
+                ``idle``, ``expired``, ``abandoned``: likewise, by that reason; ``rest``: that is what followed, and
+                all of it; ``drained rest``: or as far as the next drain; ``late``: a revision.
             on_overflow: what a sum or mean becomes that does not fit its type. ``"fail"``: what Spark's own becomes:
                 in ANSI mode the query fails, and can be started again with the other choice; else it is null, or
                 wrapped for integers. ``"null"``: null.

@@ -226,7 +226,7 @@ class ReceiptCounts:
 
     def _outcome(self, substream: Substream) -> str:
         first, *_, last = [*self._receipts[substream][:1], *self._receipts[substream]]
-        return "drained, and the receipt of that is gone" if first.before else _how(last)
+        return "released in part, and the receipt of that is gone" if first.before else _how(last)
 
     def _add_up(self, substream: Substream) -> None:
         """Count the results that it has, up to the first end that counts."""
@@ -243,7 +243,7 @@ class ReceiptCounts:
                 "job was started again with new checkpoints, and may have written its results twice. Give query=, or "
                 "another directory of receipts, and let the source read the results of that query alone"
             )
-        if receipts[0].before:  # the receipt of what a drain had released of it is gone, and with it a part of the sum
+        if receipts[0].before:  # the receipt of what was released of it is gone, and with it a part of the sum
             self._open.add(substream)
             return
         results = 0

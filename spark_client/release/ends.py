@@ -126,12 +126,13 @@ class Ends(ABC):
             ends.released_rows -= sum(tally.rows for tally in rows.values())
 
     def _before(self, substream: Substream, ended: Ended) -> int:
-        """Return how many elements of a substream earlier drains have released, and note what this end adds."""
-        before = self._state.drained.get(substream, 0)
-        if ended.by_drain and ended.elements:
-            self._state.note_drained(substream, ended.elements)
-        elif not ended.by_drain:
-            self._state.drained.pop(substream, None)
+        """Return how many elements of a substream were released before, by drains or rules, and note what this end
+        adds."""
+        before = self._state.released_before(substream)
+        if not ended.incompleteness:
+            self._state.forget_cut(substream)
+        elif ended.elements:
+            self._state.note_cut(substream, ended.elements, ended.by_drain)
         return before
 
     def _missed(self, events: Iterable[Event], query: str) -> set[tuple[str, str]]:

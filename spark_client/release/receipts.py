@@ -41,7 +41,7 @@ RECEIPT_SCHEMA: Final = T.StructType(
         T.StructField("elements", T.LongType()),  # the tracker's count: sent on this segment
         T.StructField("expected", T.LongType()),  # how many its sources had said there would be; null: they had not
         T.StructField("by_drain", T.BooleanType()),  # only a drain closed it: more may follow in the next deployment
-        T.StructField("before", T.LongType()),  # elements of it that earlier deployments' drains have released; 0: none
+        T.StructField("before", T.LongType()),  # elements of it that earlier deployments have released; 0: none
         T.StructField("in_flight", T.LongType()),  # the tracker's: lost sight of; 0 if COMPLETE
         T.StructField("upstream", T.StringType()),  # the tracker's, as JSON: sent on each segment that leads here
         T.StructField("rows", T.LongType()),  # taken in by the release
@@ -83,7 +83,7 @@ class End:
         revision: 0, or the revision's number.
         tally: of the rows that the result is made of.
         late: how many rows of it are set aside in the same epoch.
-        before: elements of it that earlier deployments' drains have released.
+        before: elements of it that earlier deployments have released, when a drain or a rule ended it.
     """
 
     event: Event

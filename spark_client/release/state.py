@@ -28,6 +28,7 @@ from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
 
 _DRAINED = 100_000  #: substreams of which it is remembered that only a drain has closed them: the newest
+_CUT = 10_000  #: likewise, that a rule has ended them: each version lists them, and there may be more with every hour
 #: A part, or what a driver of an earlier version has left of one that it was to rename.
 _PART: Final = re.compile(r"_?[a-z]+-(\d{12})-.*/")
 _DRIVER: Final = re.compile(r"driver-(\d+)\.json")
@@ -66,6 +67,7 @@ class PartialState:
         self.upstream: dict[Substream, dict[str, int]] = {}  #: by segment: elements of what has ended there, not here
         self.lost: dict[Substream, int] = {}  #: elements that were in flight on those segments when it ended there
         self.drained: dict[Substream, int] = {}  #: elements of what only a drain has closed, of which more may follow
+        self.cut: dict[Substream, int] = {}  #: elements of what a rule has ended: a later deployment may have more
         #: Substreams that have ended at the tracker, kept on with others: how each was cut short; whether after a
         #: drain.
         self.ended: dict[Substream, tuple[str, bool]] = {}
@@ -103,6 +105,7 @@ class PartialState:
         self.upstream = {Substream(*key): elements for key, elements in version.get("upstream", [])}
         self.lost = {Substream(*key): elements for key, elements in version.get("lost", [])}
         self.drained = {Substream(*key): elements for key, elements in version.get("drained", [])}
+        self.cut = {Substream(*key): elements for key, elements in version.get("cut", [])}
         # Version 0.2 knew drains alone, as true and false.
         ended = [
             (key, {True: "drained", False: ""}.get(cut, cut), after) for key, cut, after in version.get("ended", [])
@@ -149,7 +152,7 @@ class PartialState:
         """
         self.place, self.acts, self.settled = other.place, other.acts, other.settled
         self.bad, self.beside = other.bad, dict(other.beside)
-        self.lost, self.drained = dict(other.lost), dict(other.drained)
+        self.lost, self.drained, self.cut = dict(other.lost), dict(other.drained), dict(other.cut)
         self.ended = dict(other.ended)
         self.upstream = {substream: dict(counts) for substream, counts in other.upstream.items()}
 
@@ -248,11 +251,21 @@ class PartialState:
         if in_flight:
             self.lost[substream] = self.lost.get(substream, 0) + in_flight
 
-    def note_drained(self, substream: Substream, elements: int) -> None:
-        """Note that a drain has closed a substream, and released so many elements of it: the rest may come later."""
-        self.drained[substream] = self.drained.pop(substream, 0) + elements
-        while len(self.drained) > _DRAINED:
-            del self.drained[next(iter(self.drained))]
+    def released_before(self, substream: Substream) -> int:
+        """Return how many elements of a substream were released when a drain or a rule ended it, not its sources."""
+        return self.drained.get(substream, 0) + self.cut.get(substream, 0)
+
+    def note_cut(self, substream: Substream, elements: int, by_drain: bool) -> None:
+        """Note that so many elements of a substream were released before its sources closed it: more may follow."""
+        noted, most = (self.drained, _DRAINED) if by_drain else (self.cut, _CUT)
+        noted[substream] = noted.pop(substream, 0) + elements
+        while len(noted) > most:
+            del noted[next(iter(noted))]
+
+    def forget_cut(self, substream: Substream) -> None:
+        """Forget that a substream was ended early: its sources have closed it."""
+        self.drained.pop(substream, None)
+        self.cut.pop(substream, None)
 
     def drop(self, substreams: Iterable[Substream], up_to: int | None = None) -> None:
         """Take substreams out: they are released.
@@ -330,6 +343,7 @@ class PartialState:
             "bad": self.bad,
             "beside": self.beside,
             "drained": [[list(key), elements] for key, elements in self.drained.items()],
+            "cut": [[list(key), elements] for key, elements in self.cut.items()],
             "upstream": [[list(key), elements] for key, elements in self.upstream.items()],
             "lost": [[list(key), elements] for key, elements in self.lost.items()],
         }

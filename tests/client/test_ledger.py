@@ -73,7 +73,7 @@ def test_an_old_receipt_counts_what_was_received_as_released() -> None:
         (
             [receipt("in", 5, 9, before=3, deployment="d2", expected=8)],
             3,
-            "segment 'in': 3 missing: drains of earlier deployments released more than their receipts have",
+            "segment 'in': 3 missing: earlier deployments released more than their receipts have",
         ),
         (
             [through("clean", 5, 1, 9, upstream_in_flight=2)],
@@ -92,9 +92,10 @@ def test_given_up_elements_that_came_late_are_not_missing() -> None:
     assert total(given_up, asides=(Aside(A, "in", "late", 2),)) == ((5, 3, 0, 2, 0, 0, 0), ())
 
 
-def test_what_drains_have_released_is_summed_over_deployments() -> None:
-    drained = receipt("in", 3, 1, by_drain=True, expected=8)
-    assert total(drained, receipt("in", 5, 9, before=3, deployment="d2", expected=8))[0][0] == 8
+@pytest.mark.parametrize("how", [{"by_drain": True}, {"reason": "DEADLINE"}], ids=["drain", "rule"])
+def test_what_was_released_early_is_summed_over_deployments(how: dict[str, Any]) -> None:
+    early, rest = receipt("in", 3, 1, expected=8, **how), receipt("in", 5, 9, before=3, deployment="d2", expected=8)
+    assert total(early, rest) == ((8, 8, 0, 0, 0, 0, 0), ())
 
 
 def test_a_missing_receipt_is_named_with_what_is_not_accounted_for() -> None:

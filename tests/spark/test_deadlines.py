@@ -120,6 +120,27 @@ def test_a_tenant_that_fell_silent_is_released_and_goes_on(spark: SparkSession, 
     hourly.tracking.stop()
 
 
+def test_what_follows_a_deadline_after_a_drain_is_its_rest(spark: SparkSession, feed: Feed, starts: Starts) -> None:
+    """Neither of the two results of b is the whole of its window."""
+    rules = {"deadline": "6 hours", "deadline_by_event_time": True}
+    hourly = starts(Marks("is_last"), deployment="1", **rules)
+    feed.put(row(1, 5, "b"), row(2, 6, "b"), row(3, 7, "a", last=True))
+    hourly.tracking.process_all_available()
+    feed.put(row(4, 7 * 60, "c"))
+    hourly.tracking.process_all_available()
+    hourly.becomes(spark, ("a", 0, 1, "whole"), ("b", 0, 2, "deadline"))
+    hourly.tracking.drain(120)
+    hourly = starts(Marks("is_last"), deployment="2", **rules)
+    feed.put(row(5, 7, "b", last=True), row(6, 7, "d", last=True))
+    hourly.tracking.process_all_available()
+    assert [each for each in hourly.results(spark) if each[0] in "bd"] == [
+        ("b", 0, 1, "rest"),
+        ("b", 0, 2, "deadline"),
+        ("d", 0, 1, "whole"),
+    ]
+    hourly.tracking.stop()
+
+
 @pytest.mark.thorough
 def test_a_device_that_fell_silent_does_not_keep_its_window(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     """Each has a clock of its own. The one that goes on waits for itself alone, also when the query starts again."""

@@ -230,7 +230,7 @@ def test_what_is_not_complete_stays_open_and_is_named(caplog: pytest.LogCaptureF
         assert found.counts(expired) == {}
         assert found.counts(receipt("a", 0, 2, seq=5)) == {}, "an end is an end"
         assert found.counts(receipt("b", 0, 1, before=7)) == {}
-    assert "drained, and the receipt of that is gone" in caplog.text
+    assert "released in part, and the receipt of that is gone" in caplog.text
     assert "1 substreams have ended there without being complete, such as '2024-01-01T00" in caplog.text
     assert Found(accept=["EXPIRED"]).counts(expired, receipt("b", 0, 1, reason="ABANDONED")) == {("a", 0): 2}
 

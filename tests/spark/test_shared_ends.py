@@ -163,7 +163,7 @@ def test_a_drain_that_failed_before_publication_begins_again(tmp_path: Path, rul
         before = state.bad, state.place
         state.begin(state.acts, Place.of([5], ["log"]), 0)
         found = release.ends.read(drain, QUERY)
-        return before, found.groups, found.gone, found.receipts, dict(state.ended), dict(state.drained)
+        return before, found.groups, found.gone, found.receipts, dict(state.ended), dict(state.drained), dict(state.cut)
 
     known = begun()
     assert known[0] == (0, None)

@@ -197,12 +197,15 @@ def test_a_state_of_another_batch_is_named(tmp_path: Path, batches: int, found: 
         state.must_follow(2, Folder(tmp_path))
 
 
-def test_of_drained_substreams_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("spark_client.release.state._DRAINED", 2)
+@pytest.mark.parametrize(("limit", "by_drain"), [("_DRAINED", True), ("_CUT", False)])
+def test_of_what_ended_early_the_newest_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, by_drain: bool
+) -> None:
+    monkeypatch.setattr(f"spark_client.release.state.{limit}", 2)
     state = PartialState(Folder(tmp_path))
     for name, elements in [("a", 1), ("b", 2), ("a", 3), ("c", 4)]:
-        state.note_drained(Substream("", name, None), elements)
-    assert {name: elements for (_, name, _), elements in state.drained.items()} == {"a": 4, "c": 4}
+        state.note_cut(Substream("", name, None), elements, by_drain)
+    assert [state.released_before(Substream("", name, None)) for name in "abc"] == [4, 0, 4]
 
 
 def test_a_store_that_does_not_answer_is_named_with_what_to_do(location: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,14 +267,14 @@ def _of_release(blank: Entry, receipts: Sequence[Receipt], late: int) -> _Releas
     lost = elements - rows
     # Elements in flight when a substream was given up may have come after all, and are late then.
     after_all = min(max(lost, 0), late) if any(receipt["in_flight"] for receipt in ends) else 0
-    before, short = _of_drains_before(ends), _short(ends)
+    before, short = _released_before(ends), _short(ends)
     wrong = []
     if lost != after_all:
         reasons = ", ".join(sorted({receipt["reason"] for receipt in ends if receipt["in_flight"]}))
         ended = f"; it has ended as {reasons}" if reasons else ""
         wrong.append(f"{_missing(lost - after_all)}: {elements} were sent, {rows} were received{ended}")
     if before:
-        wrong.append(f"{_missing(before)}: drains of earlier deployments released more than their receipts have")
+        wrong.append(f"{_missing(before)}: earlier deployments released more than their receipts have")
     if short:
         wrong.append(f"{_missing(short)}: {elements + before + short} were announced, {elements + before} were sent")
     taken = kept + kept_again
@@ -349,14 +349,15 @@ def _ends(receipts: Iterable[Receipt]) -> list[Receipt]:
     return sorted({(each["query"], each["seq"]): each for each in receipts}.values(), key=lambda each: each["seq"])
 
 
-def _of_drains_before(ends: Sequence[Receipt]) -> int:
-    """Return how many elements drains of earlier deployments have released that no receipt here has."""
-    unknown = drained = 0
+def _released_before(ends: Sequence[Receipt]) -> int:
+    """Return how many elements earlier deployments have released, by drains and rules, that no receipt here has."""
+    unknown = released = 0
     for end in ends:
-        if (end["before"] or 0) > drained:
-            unknown += end["before"] - drained
-            drained = end["before"]
-        drained = drained + end["elements"] if end["by_drain"] else 0
+        if (end["before"] or 0) > released:
+            unknown += end["before"] - released
+            released = end["before"]
+        is_cut = end["by_drain"] or end["reason"] != "COMPLETE"
+        released = released + end["elements"] if is_cut else 0
     return unknown
 
 
