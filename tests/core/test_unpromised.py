@@ -150,6 +150,18 @@ def test_a_deadline_by_event_time_passes_with_what_is_reported() -> None:
     ]
 
 
+@pytest.mark.parametrize(("ahead", "ends_at"), [(2 * SECOND, 7), (40 * 24 * HOUR * SECOND, None)], ids=["near", "far"])
+def test_event_time_runs_no_further_than_the_clock(ahead: int, ends_at: int | None) -> None:
+    """Of two wrong clocks the near one ends nothing sooner than the clock would, the far one nothing at all."""
+    lines = [
+        job(deadline=5 * SECOND, deadline_by_event_time=True),
+        start("p1"),
+        report("p1", 0, "u0", [*element(), *element("wrong", END + (ahead + 5 * SECOND) // 1000)], commit=True),
+    ]
+    seconds = [at for at in range(1, 20) if last_of(*lines, *map(tick, [1] * at))[1]]
+    assert seconds[:1] == ([] if ends_at is None else [ends_at])
+
+
 def test_an_expected_substream_is_no_event_time() -> None:
     """A timetable knows tomorrow's flights; that does not make it tomorrow."""
     assert last_of(

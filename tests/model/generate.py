@@ -59,6 +59,10 @@ class Generator:
         self.silencing = Random(f"the silent fronts of {seed}")
         self.hedging = Random(f"the closes of {seed} that might have forgotten a front")
         self.naming = Random(f"the identities of {seed}")
+        dating = Random(f"the end times of {seed}")
+        #: microseconds, from which end times count: those near the tracker's clock, or soon after 1970
+        self.since = START // 1000 + dating.choice([-30, 10**6, 10**7]) if dating.random() < 0.2 else 0
+        self.far = dating.choice([0, 40 * 86_400 * 10**6]) if self.since else 0  # by which some lie further ahead
         self.pauses = seed % 3 == 2  # the others' sequences stay as they were, and show what single ones have shown
         self.lines: list[Line] = []
         self.model = ReferenceTracker("model")
@@ -253,7 +257,7 @@ class Generator:
 
     def _numbered(self, number: int) -> tuple[str, str, int | None]:
         endless = number % 2 == 1 and number % 100 < 100 * self.endless
-        return SCOPES[number % 3], f"w{number}", None if endless else 10 * (number // 6 + 1)
+        return SCOPES[number % 3], f"w{number}", None if endless else self.since + 10 * (number // 6 + 1) + self.far * (number % 7 == 6)
 
     def _label(self) -> int:
         if self.small_labels:
@@ -269,7 +273,7 @@ class Generator:
             kinds["expect"] = 8
         for front in mine if r.random() < 0.97 else self.fronts:
             self.time += r.choice([0, 0, 5, 10]) if front == self.fronts[-1] else 0
-            time = self.time - self.lag.setdefault(front, r.choice([0, 0, 10, 30]))
+            time = self.since + self.time - self.lag.setdefault(front, r.choice([0, 0, 10, 30]))
             match self._choose(kinds):
                 case "frontier":
                     promises.append(["frontier", front, None, time + r.choice([-20, -10, 0, 0, 0, 10])])
@@ -632,7 +636,7 @@ class Generator:
         for _ in range(r.choice([0, 0, 1, 2, 4])):
             p, front = r.choice(self.producers), r.choice([*self.fronts, "nobody"])
             whose = {"producer": p.name, "run": p.run}
-            promise = r.choice([["frontier", front, None, self.time + r.choice([-10, 0, 20])], ["finish", front]])
+            promise = r.choice([["frontier", front, None, self.since + self.time + r.choice([-10, 0, 20])], ["finish", front]])
             empty: Line = {"entries": [], "promises": [], "commit": r.random() < 0.5}
             lines: list[Line] = [
                 {"do": "open", "producer": p.name, "run": f"{p.name}in{len(self.lines)}", "mode": p.mode},

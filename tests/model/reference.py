@@ -1405,7 +1405,8 @@ class ReferenceTracker:
             account.last_sender = producer.name if sent else account.last_sender
             account.last_receiver = producer.name if received else account.last_receiver
             s.changed, s.stalled = self._now, False
-            if job.spec.deadline_by_event_time and s.end_time is not None:
+            near = s.end_time is not None and s.end_time * 1000 <= self._now + 31 * 86_400 * 10**9
+            if job.spec.deadline_by_event_time and s.end_time is not None and near:
                 job.event_time = s.end_time if job.event_time is None else max(job.event_time, s.end_time)
             folded.append(entry)
         for (sid, segment), (sent, received) in late.items():
@@ -1798,7 +1799,7 @@ class ReferenceTracker:
         if job.spec.deadline_by_event_time:
             if s.end_time is None or job.event_time is None:
                 return False
-            return s.end_time + job.spec.deadline // 1000 < job.event_time
+            return s.end_time + job.spec.deadline // 1000 < min(job.event_time, self._now // 1000)
         return self._now >= (s.created if s.end_time is None else s.end_time * 1000) + job.spec.deadline
 
     def _enough(self, job: Job, s: Substream, promised: PromiseSet) -> bool:

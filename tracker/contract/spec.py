@@ -88,7 +88,7 @@ class JobSpec(Shown):
         deadline: so long after its end time, in microseconds since 1970, a substream ends with what there is, as
             ``DEADLINE``; None: never.
         deadline_by_event_time: the deadline passes with the end times of what is reported, as for a replay of
-            history; False: with the clock.
+            history, and no sooner than by the clock; False: with the clock.
         threshold: a share of the expected elements (above 0, up to 1) that is enough once nothing has come for
             `threshold_after`: such a substream ends as ``THRESHOLD``; None: all are waited for.
         threshold_after: how long nothing of the substream has to have changed; given with `threshold` only.

@@ -22,7 +22,7 @@ from tracker.contract.events import Body, Ended, Excess, FrontIdle, Late
 from tracker.contract.refusal import Refusal, Refused
 from tracker.contract.spec import Spec
 from tracker.contract.status import SOLE_OWNER
-from tracker.contract.values import NO_END_TIME, DrainMode, DrainState, Reason
+from tracker.contract.values import DrainMode, DrainState, Reason
 
 from .accounts import Accounts, Changes, new_accounts
 from .cells import Entries, Rows, distinct
@@ -96,6 +96,7 @@ class DrainRecord:
 NO_ROWS: Rows = np.empty(0, np.int64)
 _NO_U8 = np.empty(0, np.uint64)
 _FEW = 8  # up to so many rows are quicker to go through than to sort
+_FAR = 31 * 86_400 * 10**6  # us: an end time so far ahead is a wrong clock's; a window as long as a month may end so
 NO_ENTRIES = Entries(NO_ROWS, NO_ROWS, _NO_U8, _NO_U8, _NO_U8)
 
 
@@ -114,7 +115,7 @@ class Job:
         tombstones: what has ended and is forgotten.
         staged_units, staged_entries: how much is staged: units, and one for each epoch; entries and promises.
         stalls_from: before that time nothing can stall or expire; None: look.
-        event_time: the greatest end time of which an element was folded in.
+        event_time: the greatest end time of which an element was folded in, of those that were not too far ahead.
         looked_at: when a tick last looked for what ends without a promise after a quiet time (ns).
         promised_at: when promises last took effect with an epoch or a commit (ns).
         least_end_time, least_created: no open substream ends earlier, or was named earlier if it has no end time; None:
@@ -373,7 +374,7 @@ class Job:
                 self.changes.look_at(closed)
             if self.spec.deadline_by_event_time:
                 ends = accounts.end_time[entries.rows]
-                if (ends := ends[ends != NO_END_TIME]).size:
+                if (ends := ends[ends <= self.now // 1000 + _FAR]).size:
                     latest = int(ends.max())
                     self.event_time = latest if self.event_time is None else max(latest, self.event_time)
             if self.closing.expectations:

@@ -280,7 +280,7 @@ def _unpromised_due(job: Job) -> int | None:
         elif not job.spec.deadline_by_event_time:
             due.append(min(job.least_created, least * _US) + deadline)
         elif job.event_time is not None and least + deadline // _US < job.event_time:
-            due.append(job.now)
+            due.append((least + deadline // _US + 1) * _US)
     return min(due, default=None)
 
 
@@ -349,7 +349,7 @@ def _overdue(job: Job, deadline: int) -> Rows:
         timed = ends != NO_END_TIME
         past = np.where(timed, ends <= (job.now - deadline) // _US, accounts.created[rows] <= job.now - deadline)
     elif job.event_time is not None:
-        past = ends < job.event_time - deadline // _US
+        past = ends < min(job.event_time, job.now // _US) - deadline // _US
     else:
         return NO_ROWS
     return _waiting(job, rows[past])

@@ -450,7 +450,9 @@ class JobSpec(_message.Message):
     expire_expected: _builtins.bool
     """`expire_after` ends a substream that lacks expected elements, too, once one has come."""
     deadline_by_event_time: _builtins.bool
-    """The deadline passes with the greatest end time of which an element was reported, not with the clock."""
+    """The deadline passes with the greatest end time of which an element was reported, not with the clock, but never sooner
+    than by that. An end time that lies more than 31 days ahead of the clock counts for nothing.
+    """
     threshold_ppm: _builtins.int
     """The share of the expected elements, in parts per million, that is enough once nothing of a substream has changed for
     `threshold_after`: it ends with the reason THRESHOLD. 0, and no `threshold_after`: all are waited for.
