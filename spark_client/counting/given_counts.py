@@ -55,19 +55,22 @@ def check_identified(folder: Folder, run: Run, segment: str, front: Front) -> No
         folder: in the checkpoint of the query that reads the source.
 
     Raises:
-        UsageError: substreams are open of which rows came without an identity, or with another one.
+        UsageError: substreams are open of which rows came without an identity, or with another one; or the tracker
+            has yet to be told of such rows.
         TrackingError: the tracker cannot be reached.
     """
     known, now = folder.read(_IDENTITY), front.identified
     if known == now:
         return
     others = known is None or changed_forms({"": {"identity": known}}, {"": {"identity": now}}, "")
-    if now is not None and others and (begun := run.news.begun(segment)):
+    if now is not None and others and ((begun := run.news.begun(segment)) or len(run.outbox)):
         before = "not given" if known is None else known["text"]
+        come = (
+            f"{begun} substreams are open of which rows have come" if begun else "rows have come that wait to be told"
+        )
         raise UsageError(
-            f"{front!r}: its identity was {before}, is {now['text']}, and {begun} substreams are open of which "
-            "rows have come, whose XOR would never be the promised one. Start the query as it was until they have "
-            "ended, or drain the job first (tracking.drain())"
+            f"{front!r}: its identity was {before}, is {now['text']}, and {come}, whose XOR would never be the "
+            "promised one. Start the query as it was until they have ended, or drain the job first (tracking.drain())"
         )
     folder.put(_IDENTITY, now)
 

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client import Frontier, Marks, Tracking, TrackingError
+from spark_client import Frontier, Marks, Schedule, Tracking, TrackingError, UsageError
 from spark_client.counting.runs import Run
 from tests.client.processes import Server
 from tests.spark.dying import Driver, KilledError
@@ -43,11 +43,13 @@ class Life:
         path: Path,
         channel: bool = False,
         seals: bool = False,
+        front: Any = None,
         **given: Any,
     ) -> None:
         self.spark, self.tracker, self.job, self.path = spark, tracker, job, path
         self.feed = Feed(path / "raw")
         self.channel, self.seals, self.given = channel, seals, given
+        self.front = front or Marks("is_last")
         self.is_up = True
         self.number = 0
         self.start()
@@ -56,7 +58,7 @@ class Life:
         given = {"outbox": True, "retry_for": 0.5, **self.given}
         self.tracking = tracking = Tracking(self.spark, self.job, self.tracker.address, **given)
         rows = source = tracking.source(
-            self.feed.stream(self.spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
+            self.feed.stream(self.spark), "in", scope="tenant", window=("ts", "1 hour"), front=self.front
         )
         self.queries = []
         if self.channel:
@@ -180,6 +182,19 @@ def test_a_driver_that_starts_again_sends_what_was_kept(lives: Any) -> None:
     life.start()
     life.rows(*ALL, last=True)
     life.check()
+
+
+def test_rows_that_wait_are_not_identified_otherwise(lives: Any) -> None:
+    """The tracker knows of none of them, and so of no open substream."""
+    life = lives(front=Schedule(identity="row_id"))
+    life.kill_tracker()
+    life.rows(*ALL[:2])
+    assert life.kept == 1
+    life.tracking.stop(timeout=5)
+    life.start_tracker()
+    life.front = Schedule(identity="amount")
+    with pytest.raises(UsageError, match="its identity was row_id, is amount, and rows have come that wait to be told"):
+        life.start()
 
 
 @pytest.mark.thorough
