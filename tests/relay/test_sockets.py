@@ -23,7 +23,7 @@ from tests.relay.test_relay import relay_command, send, taken
 from tracker.client import Outcome, TrackerClient
 from tracker.client.relay import sockets, trusted
 from tracker.relay.app import bound
-from tracker.web.listening import CannotListenError
+from tracker.wire.addresses import CannotListenError
 from tracker.wire.gen import tracker_pb2 as wire
 from tracker.wire.gen.tracker_pb2_grpc import TrackerServicer, TrackerStub, add_TrackerServicer_to_server
 

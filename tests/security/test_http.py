@@ -14,7 +14,7 @@ from tests.security.authority import Authority
 from tests.security.secured import Secured
 from tests.server.processes import Server, Servers, StartFailedError
 from tracker.contract.refusal import Refused
-from tracker.security.guard import _check_host
+from tracker.security.http import _check_host
 
 
 @pytest.fixture(scope="module")

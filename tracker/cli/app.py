@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
-from importlib.metadata import version
 from io import StringIO
 from typing import Annotated, Any, Final
 
 import typer
 import typer.main
 
+import tracker
 from tracker.cli.completion import answer
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import (
@@ -122,7 +122,7 @@ class _Commands(Group):
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"tracker {version('substream-tracker')}")
+        typer.echo(f"tracker {tracker.__version__}")
         raise typer.Exit
 
 

@@ -226,7 +226,7 @@ def dev(
     need_server_python("dev")
     with needs("dev", "server"):
         from tracker.dev import dev as run_dev
-        from tracker.web.listening import CannotListenError
+        from tracker.wire.addresses import CannotListenError
     with ending_at(CannotListenError):
         run_dev(listen, metrics, print_line)
     return 0
@@ -250,7 +250,7 @@ def notify(
     with needs("notify", "notify"):
         from tracker.notify.app import notify as run_notify
         from tracker.notify.rules import read_rules
-        from tracker.web.listening import CannotListenError
+        from tracker.wire.addresses import CannotListenError
     with ending_at(CannotListenError):
         if check:
             print_line(f"{rules} has {len(read_rules(rules))} rules, and they can be used")
@@ -332,7 +332,7 @@ def relay(
         from tracker.relay.app import Options
         from tracker.relay.app import relay as run_relay
         from tracker.security.guard import Security
-        from tracker.web.listening import CannotListenError
+        from tracker.wire.addresses import CannotListenError
     log_to_stderr(log_level)
     own = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
     ca, cert, key, token = (given(context, name, value) for name, value in own.items())

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from .events import Event
 from .spec import JobSpec
 from .values import DrainMode, DrainState, Mode, Reason, Shown, length, moment, moment_if_any
 
@@ -450,3 +451,20 @@ class Survey:
     ordered: int
     stalled: int
     oldest: tuple[OpenSubstream, ...]  #: of those that are closed and do not balance, unchanged for longest
+
+
+@dataclass(frozen=True, slots=True)
+class EventTail:
+    """The newest events of a job."""
+
+    first_seq: int  #: every event from this one on is kept
+    last_seq: int
+    events: Sequence[Event]  #: the newest, in order
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """Survey of a job's open substreams, at a moment."""
+
+    survey: Survey
+    at: int  #: ms since the Unix epoch

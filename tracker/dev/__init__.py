@@ -226,7 +226,7 @@ def dev(listen: str = LISTEN, page: str = PAGE, write: Callable[[str], object] =
 
     Raises:
         ValueError: an address has another form.
-        tracker.web.listening.CannotListenError: a chosen address is in use.
+        tracker.wire.addresses.CannotListenError: a chosen address is in use.
     """
     asyncio.run(_dev(_free(listen, LISTEN), _free(page, PAGE), write))
 

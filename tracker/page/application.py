@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -22,9 +21,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tracker.contract.events import Event
 from tracker.contract.refusal import Refusal, Refused
-from tracker.contract.status import Explained, Found, JobStatus, OpenSubstream, Survey, Wanted
+from tracker.contract.status import EventTail, Explained, Found, JobStatus, OpenSubstream, Surveyed, Wanted
 
 from .documents import Json, event, explanation, glance, open_substream, overview, surveyed
 
@@ -54,23 +52,6 @@ _LONGEST_TEXT: Final = 2_000  #: characters that are searched for
 _STATUS: Final = {"NOT_FOUND": 404, "INVALID_ARGUMENT": 400, "UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 503}
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class EventTail:
-    """The newest events of a job."""
-
-    first_seq: int  #: every event from this one on is kept
-    last_seq: int
-    events: Sequence[Event]  #: the newest, in order
-
-
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """Survey of a job's open substreams, at a moment."""
-
-    survey: Survey
-    at: int  #: ms since the Unix epoch
 
 
 class Source(Protocol):

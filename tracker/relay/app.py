@@ -24,14 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc.aio
-from starlette.middleware import Middleware
 
 from tracker.client.credentials import Credentials
 from tracker.client.servers import alternatives
-from tracker.security.guard import HttpGuard, Security, serving
+from tracker.security.guard import Security
 from tracker.security.transport import Certificate, Transport, add_port
-from tracker.web.listening import CannotListenError, application
-from tracker.wire.addresses import UNIX, host_and_port
+from tracker.wire.addresses import UNIX, CannotListenError, host_and_port
 
 from .batching import Budget
 from .service import SERVICE, Relay, RelayMetrics, Upstream
@@ -222,7 +220,7 @@ async def relay(options: Options) -> None:
     Raises:
         ValueError: `options.listen` or `options.metrics` has a wrong form, or what protects the relay cannot be used.
         CredentialsError: the relay's own certificate or token cannot be read.
-        tracker.web.listening.CannotListenError: another program uses the address, or this process cannot listen there.
+        tracker.wire.addresses.CannotListenError: another program uses the address, or this process cannot listen there.
     """
     options.security.check_exposed(options.listen)
     if options.metrics:
@@ -252,6 +250,12 @@ async def relay(options: Options) -> None:
         )
         url = ""
         if options.metrics:
+            # Loaded for those alone who look.
+            from starlette.middleware import Middleware
+
+            from tracker.security.http import HttpGuard, serving
+            from tracker.web.listening import application
+
             guarded = Middleware(HttpGuard, guard=guard, listen=options.metrics)
             site = application(metrics.scrape, missing, middleware=[guarded])
             url = await stack.enter_async_context(serving(site, options.metrics, certificate))

@@ -19,8 +19,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from tracker.web.listening import CannotListenError
-from tracker.wire.addresses import UNIX, host_and_port
+from tracker.wire.addresses import UNIX, CannotListenError, host_and_port
 
 log = logging.getLogger("tracker.security")
 

@@ -19,16 +19,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
-from starlette.middleware import Middleware
-
 import tracker
 from tracker.journal import Journal, JournalGoneError, JournalLockedError
-from tracker.page.application import Page
 from tracker.security.audit import Audit
-from tracker.security.guard import HttpGuard, JobAccess, Security, serving
+from tracker.security.guard import Security
 from tracker.security.transport import Transport, add_port, cannot_listen
-from tracker.web.listening import CannotListenError, application
-from tracker.wire.addresses import UNIX, host_and_port
+from tracker.wire.addresses import UNIX, CannotListenError, host_and_port
 
 from . import replayable
 from .admission import Admission
@@ -195,6 +191,13 @@ class _Server:
 
     async def _show(self, stack: AsyncExitStack) -> None:
         """Serve the metrics and the page, until the stack is closed."""
+        # Loading these takes a third as long as all the rest, and most trackers of tests and drivers show nothing.
+        from starlette.middleware import Middleware
+
+        from tracker.page.application import Page
+        from tracker.security.http import HttpGuard, JobAccess, serving
+        from tracker.web.listening import application
+
         security, listen = self._options.security, self._options.metrics
         page = Page(self.source, JobAccess())
         guarded = Middleware(HttpGuard, guard=security.guard, listen=listen)

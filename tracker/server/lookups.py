@@ -16,10 +16,9 @@ from google.protobuf.message import Message
 
 import tracker
 from tracker.contract.refusal import Refusal, Refused
-from tracker.contract.status import Explained, Found, FrontStatus, JobStatus, Wanted
+from tracker.contract.status import EventTail, Explained, Found, FrontStatus, JobStatus, Surveyed, Wanted
 from tracker.contract.values import EVERY_SCOPE
 from tracker.core import JobView, Tracker
-from tracker.page.application import EventTail, Surveyed
 from tracker.security.guard import Caller
 from tracker.wire import COMMITTED_ENDS, HAND_OVER, IDENTITIES, UNPROMISED, codec
 from tracker.wire.gen import tracker_pb2 as wire

@@ -33,7 +33,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tracker.wire.addresses import host_and_port
+from tracker.wire.addresses import CannotListenError, host_and_port
 
 _SWEEP_S: Final = 0.5
 
@@ -204,10 +204,6 @@ class Connection(H11Protocol):
 
 
 _GRACE_S = 2  # seconds that requests under way get at the end
-
-
-class CannotListenError(Exception):
-    """This process cannot listen on the address."""
 
 
 class _Server(uvicorn.Server):

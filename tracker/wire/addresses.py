@@ -11,6 +11,10 @@ UNIX: Final = "unix:"  #: before the path of a socket file
 _FILES: Final = (UNIX, "unix-abstract:")
 
 
+class CannotListenError(Exception):
+    """This process cannot listen on the address."""
+
+
 def host_and_port(address: str, use: str = "use HOST:PORT, such as 127.0.0.1:7654", least: int = 0) -> tuple[str, int]:
     """Return the host, as it is given, and the port of an address.
 
