@@ -45,6 +45,7 @@ def test_one_record_of_a_journal_beside_its_storage(tmp_path: Path) -> None:
     assert figures == [f"append of one record ({kind}), p{p}" for kind in ("file", "sqlite") for p in (50, 99)]
 
 
+@pytest.mark.thorough
 def test_what_many_open_substreams_cost(tmp_path: Path) -> None:
     figures = bench(tmp_path / "figures.json", "--only", "growth")
     assert figures[0] == "opening one, 1,000 open"

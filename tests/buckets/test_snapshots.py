@@ -92,9 +92,8 @@ def it(spark: SparkSession, tracker: Server, job: str, feed: Feed) -> Job:
     return Job(spark, tracker, job, feed)
 
 
-@pytest.mark.parametrize(
-    "to_store", [pytest.param(True, marks=pytest.mark.thorough), False], ids=["to another place there", "to a disk"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("to_store", [True, False], ids=["to another place there", "to a disk"])
 def test_an_export_of_a_bucket_goes_on_in_another_shape(it: Job, bucket: str, tmp_path: Path, to_store: bool) -> None:
     tracking = it.first_half(bucket)
     snapshots = Snapshots(tmp_path / "snapshots")

@@ -252,6 +252,7 @@ def test_on_a_terminal_it_is_live_until_q(client: TrackerClient, job: str, shell
         )
 
 
+@pytest.mark.thorough
 def test_the_last_look_stays_while_the_tracker_is_away(server: Server) -> None:
     with TrackerClient(server.address) as client:
         fill(client, "flights")

@@ -43,6 +43,7 @@ def test_many_ends_are_awaited_without_threads_and_across_a_restart(server: Serv
     assert [each.name for each in asyncio.run(ends())] == names
 
 
+@pytest.mark.thorough
 def test_progress_is_awaited_across_a_restart(server: Server) -> None:
     async def come() -> int:
         with TrackerClient(server.address) as client:

@@ -64,6 +64,7 @@ def test_reports_outlast_kill_9(server: Server) -> None:
     assert substreams["n1"].xor == xor
 
 
+@pytest.mark.thorough
 def test_a_watch_sees_everything_once_over_restarts(server: Server) -> None:
     client = TrackerClient(server.address)
     client.define_job(spec("job"))
@@ -82,6 +83,7 @@ def test_a_watch_sees_everything_once_over_restarts(server: Server) -> None:
     assert events.log_id == client.job("job").log_id
 
 
+@pytest.mark.thorough
 def test_a_watch_reports_an_absent_tracker_and_continues_when_it_is_back(server: Server) -> None:
     client = TrackerClient(server.address)
     client.define_job(spec("job"))

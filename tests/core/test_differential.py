@@ -30,7 +30,7 @@ def _loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=() if n < 4 else pytest.mark.thorough, id=path.stem)
+        pytest.param(path, marks=() if n < 2 else pytest.mark.thorough, id=path.stem)
         for n, path in enumerate(VECTORS[:10])
     ],
 )
@@ -39,11 +39,9 @@ def test_core_and_model_show_the_same_on_the_vector(path: Path) -> None:
     assert not difference(lines), complaint(lines)
 
 
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.thorough) for first in range(10, 70, 10))]
-)
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.thorough) for first in range(5, 70, 5))])
 def test_core_and_model_agree(first: int) -> None:
-    _agree_on(range(first, first + 10))
+    _agree_on(range(first, first + 5))
 
 
 @pytest.mark.thorough

@@ -60,6 +60,7 @@ def test_the_tracker_releases_a_day_in_the_hour_in_which_it_ends(tmp_path: Path)
     assert kept[kept["released_by"] == "tracker"]["hours"].between(0, 1).all()
 
 
+@pytest.mark.thorough
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -61,5 +61,6 @@ def test_the_files_hold_every_row_once_and_none_before_its_time(flights: pd.Data
     assert seen == list(flights["row_id"])
 
 
+@pytest.mark.thorough
 def test_the_whole_year_is_there() -> None:
     assert len(replay.departures()) == 336_776

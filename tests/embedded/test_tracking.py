@@ -34,7 +34,8 @@ def released(spark: SparkSession, path: Path) -> list[tuple[object, ...]]:
     return sorted(map(tuple, spark.read.parquet(str(path / "out")).select("kind", "n").collect()))
 
 
-@pytest.mark.parametrize("named", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("named", [False, True])
 def test_a_job_continues_when_its_tracker_has_started_again(
     spark: SparkSession, job: str, feed: Feed, tmp_path: Path, named: bool
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_job_continues_when_its_tracker_has_started_again(
     assert released(spark, tmp_path) == [("x", 2), ("y", 1)]
 
 
+@pytest.mark.thorough
 def test_a_job_goes_on_when_its_tracker_moves_to_a_service(
     spark: SparkSession, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.journal.object_stores import Place, bucket, directory, place, s3
 from tests.journal.test_objects import opened, records, standby
 from tracker.journal import FollowableJournal, MovableJournal
@@ -80,6 +82,7 @@ def test_a_standby_that_was_found_and_died_holds_nobody_back(directory: Place) -
     other.close()
 
 
+@pytest.mark.thorough
 def test_a_standby_that_died_before_is_not_found_and_cleaned_up(directory: Place) -> None:
     leader, _, _ = opened(directory.address())
     assert isinstance(leader, MovableJournal)

@@ -228,6 +228,7 @@ def test_values_arrive_as_they_were_sent(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_topic_takes_results_under_keys_that_copies_share(spark: SparkSession, broker: Kafka, topic: str) -> None:
     results = spark.range(4).select(
         F.col("id").alias("n"),

@@ -196,7 +196,8 @@ def test_what_is_no_offsets_is_refused(offsets: Any) -> None:
         EndOffsets(offsets)
 
 
-@pytest.mark.parametrize("level", [pytest.param("read_uncommitted", marks=pytest.mark.thorough), "read_committed"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
 def test_a_hand_off_with_an_open_transaction_is_refused(
     spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, level: str
 ) -> None:

@@ -51,6 +51,7 @@ def channelled(spark: SparkSession, address: str, job: str, feed: Feed, table: L
     return tracking
 
 
+@pytest.mark.thorough
 def test_rows_pass_a_table_once_when_drivers_die_around_its_commits(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, table: tuple[str, str]
 ) -> None:

@@ -156,6 +156,7 @@ def numbers(spark: SparkSession, first: int) -> DataFrame:
     return spark.range(first, first + 3)
 
 
+@pytest.mark.thorough
 def test_an_epoch_that_is_written_again_changes_nothing(spark: SparkSession, table: tuple[str, str]) -> None:
     sink = OF_FORMAT[table[0]](table[1])
     sink.check(numbers(spark, 0))

@@ -157,6 +157,7 @@ def test_who_meddles_is_found_out(tmp_path: Path, server: Server) -> None:
         assert len(client.jobs()) == 1, "what failed is left to be looked at"
 
 
+@pytest.mark.thorough
 def test_a_tracker_that_stands_still_is_seen_by_all_due_then(tmp_path: Path, server: Server) -> None:
     """Without coordinated omission: a pause of two thirds of the time is seen by more than half of the reports.
 

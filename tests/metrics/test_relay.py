@@ -70,6 +70,7 @@ def test_reports_are_counted_by_outcome_and_the_messages_for_them_by_code(
     assert numbers["tracker_relay_pending_bytes_limit", ()] == round(0.1 * (1 << 20))
 
 
+@pytest.mark.thorough
 def test_a_tracker_that_is_away_makes_the_relay_not_ready(server: Server, relay: Relay, stub: TrackerStub) -> None:
     until(lambda: get(f"{relay.metrics}/readyz").text == "ready\n")
     assert value(relay.metrics, "tracker_relay_ready") == 1
@@ -108,6 +109,7 @@ def test_what_is_pending_and_what_finds_no_room_is_counted(server: Server, relay
     assert value(relay.metrics, "tracker_relay_pending_bytes") == 0
 
 
+@pytest.mark.thorough
 def test_a_report_whose_caller_leaves_is_counted(server: Server, relay: Relay, stub: TrackerStub) -> None:
     define(stub)
     server.freeze()
@@ -141,6 +143,7 @@ def test_other_calls_are_counted_by_method_and_code(relay: Relay, stub: TrackerS
 CODES = ("OK", "NOT_FOUND", "CANCELLED")
 
 
+@pytest.mark.thorough
 def test_an_address_for_metrics_that_is_used_is_a_clear_error(server: Server, relay: Relay, directory: Path) -> None:
     taken = relay.metrics.removeprefix("http://")
     with pytest.raises(AssertionError, match=f"cannot listen on {taken} for metrics: Address already in use"):

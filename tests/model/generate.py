@@ -257,7 +257,11 @@ class Generator:
 
     def _numbered(self, number: int) -> tuple[str, str, int | None]:
         endless = number % 2 == 1 and number % 100 < 100 * self.endless
-        return SCOPES[number % 3], f"w{number}", None if endless else self.since + 10 * (number // 6 + 1) + self.far * (number % 7 == 6)
+        return (
+            SCOPES[number % 3],
+            f"w{number}",
+            None if endless else self.since + 10 * (number // 6 + 1) + self.far * (number % 7 == 6),
+        )
 
     def _label(self) -> int:
         if self.small_labels:
@@ -636,7 +640,9 @@ class Generator:
         for _ in range(r.choice([0, 0, 1, 2, 4])):
             p, front = r.choice(self.producers), r.choice([*self.fronts, "nobody"])
             whose = {"producer": p.name, "run": p.run}
-            promise = r.choice([["frontier", front, None, self.since + self.time + r.choice([-10, 0, 20])], ["finish", front]])
+            promise = r.choice(
+                [["frontier", front, None, self.since + self.time + r.choice([-10, 0, 20])], ["finish", front]]
+            )
             empty: Line = {"entries": [], "promises": [], "commit": r.random() < 0.5}
             lines: list[Line] = [
                 {"do": "open", "producer": p.name, "run": f"{p.name}in{len(self.lines)}", "mode": p.mode},

@@ -145,6 +145,7 @@ def test_nothing_is_lost_while_receiver_tracker_or_process_is_away(
     notifier.end()
 
 
+@pytest.mark.thorough
 def test_a_rule_that_cannot_deliver_holds_up_no_other_and_is_seen(
     server: Server, tmp_path: Path, receiver: Receiver
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_rule_that_cannot_deliver_holds_up_no_other_and_is_seen(
     assert notifier.end() == 0
 
 
+@pytest.mark.thorough
 def test_a_delta_table_has_what_is_complete_of_it_as_a_property(server: Server, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     client = TrackerClient(server.address)

@@ -143,6 +143,7 @@ NAMES = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(NAMES, NAMES), min_size=2, max_size=8, unique=True))
 def test_each_substream_has_a_marker_of_its_own_below_the_place(names: list[tuple[str, str]]) -> None:
     rule = Rule("a", "flights", marker=Marker("/lake", "{scope}/{name}/_SUCCESS"))

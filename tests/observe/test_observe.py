@@ -104,6 +104,7 @@ def test_what_the_query_had_committed_before_can_be_left_out(
     assert len(ended(tracking)) == 2
 
 
+@pytest.mark.thorough
 def test_files_that_were_overwritten_are_named(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, query: Untouched, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_files_that_are_gone_are_named_and_nothing_is_lost(
         assert {rows for _, _, rows in ended(tracking)} == {3}
 
 
+@pytest.mark.thorough
 def test_one_of_two_sources_is_followed(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -219,6 +221,7 @@ def test_rows_that_nobody_can_read_again_are_refused(
     assert not list((tmp_path / "own").glob("offsets/*"))
 
 
+@pytest.mark.thorough
 def test_a_marker_that_comes_after_the_last_batch_ends_its_hour(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ def test_the_page_follows_the_job_without_a_reload(own_site: Server, window: Ope
     assert own_site.stop() == 0
 
 
+@pytest.mark.thorough
 def test_a_job_is_followed_from_its_first_moment(own_site: Server, window: Opens) -> None:
     with jobs.client_of(own_site) as client:
         client.define_job(
@@ -259,6 +260,7 @@ def test_colours_follow_the_system_until_somebody_chooses(site: Server, window: 
     assert not tab.evaluate(f"[...document.querySelectorAll('*')].some({moves})")
 
 
+@pytest.mark.thorough
 def test_a_drain_shows_what_it_still_waits_for(own_site: Server, window: Opens) -> None:
     with jobs.client_of(own_site) as client:
         producer = jobs.flights(client)

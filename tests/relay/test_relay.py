@@ -178,6 +178,7 @@ def test_a_relay_that_stands_still_is_passed_by(server: Server, relay: Relay, mo
     assert client.job("job").in_flight == 4
 
 
+@pytest.mark.thorough
 def test_a_child_uses_the_relay_that_its_parent_has_used(
     server: Server, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +280,7 @@ def relay_command(server: str, *options: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.thorough
 def test_the_socket_is_its_owners_and_its_groups(server: Server, tmp_path: Path) -> None:
     relay = Relay(tmp_path, server.address)
     path = tmp_path / "relay.sock"

@@ -159,6 +159,7 @@ def test_the_line_of_each_promise_declares_a_source(spark: SparkSession, feed: F
     assert eval(code, {**names, **times, "raw": raw, "counts": []}).columns[:2] == ["row_id", "ts"]
 
 
+@pytest.mark.thorough
 def test_the_line_for_windows_that_overlap_declares_a_source(spark: SparkSession, feed: Feed, job: str) -> None:
     found = replay(rows_of(spark, 20_000), "ts", "arrived at", slide="30min", promises=["frontier=3h"])
     names = {"tracking": Tracking(spark, job), "raw": feed.stream(spark), "Frontier": Frontier, "sliding": sliding}

@@ -187,6 +187,7 @@ def test_subscribers_of_an_ordered_job_receive_ends_by_time(
                 assert any((kind.segment, kind.scope, kind.name) == (segment, scope, name) for kind in ended)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 4), st.booleans(), st.booleans())
 def test_the_job_is_as_far_as_the_shard_that_is_least_far(

@@ -341,6 +341,7 @@ def test_the_command_line_shows_a_sharded_job_as_one(
     assert main(["watch", job, "--after", "1", *servers]) == 2
 
 
+@pytest.mark.thorough
 def test_a_client_with_other_patience_keeps_to_the_lowest_limits(three: list[Server], tmp_path: Path) -> None:
     low = Server(tmp_path, "memory", "--limit", "max_promises=7")
     try:

@@ -127,6 +127,7 @@ def test_a_relay_without_its_token_does_not_start(own: Secured, near: Path) -> N
         relay_of(own, near, token=near / "missing")
 
 
+@pytest.mark.thorough
 def test_a_relay_takes_its_credentials_from_the_environment(
     opened: Secured, near: Path, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

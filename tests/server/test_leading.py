@@ -69,6 +69,7 @@ def test_nobody_gets_answers_of_a_tracker_that_was_replaced(wire: Line, old: Ser
         assert in_flight(client) == 1
 
 
+@pytest.mark.thorough
 def test_watchers_of_a_tracker_that_was_cut_off_go_to_the_leader(wire: Line, old: Server, new: Server) -> None:
     both = f"{new.address}+{old.address}"
     with TrackerClient(f"{old.address}+{new.address}", retry_for=300) as client:

@@ -159,6 +159,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.thorough
 def test_a_server_that_a_command_kills_comes_back_without_it(servers: Servers, tmp_path: Path) -> None:
     """The same program each time, in which one report ends the process, as too little memory would."""
 

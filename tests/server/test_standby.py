@@ -16,7 +16,7 @@ from tests.server.test_redis import in_flight, send, start
 from tracker.client import TrackerClient, TrackerUnavailable, connection, label
 
 
-@pytest.fixture(params=["redis", "sqlite"])
+@pytest.fixture(params=[pytest.param("redis", marks=pytest.mark.thorough), "sqlite"])
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     if request.param == "sqlite":
         pair = Pair(tmp_path, f"sqlite:{tmp_path / 'shared.db'}")

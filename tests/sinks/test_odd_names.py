@@ -209,6 +209,7 @@ def test_a_text_that_json_would_alter_fails_and_the_advice_repairs_it(
     assert [r.rows for r in spark.read.parquet(str(tmp_path / "out")).collect()] == [2]
 
 
+@pytest.mark.thorough
 def test_sinks_are_checked_when_their_query_starts(
     spark: SparkSession, tracker: Server, feed: Feed, tmp_path: Path, job: str
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_driver_killed_after_the_databases_commit_writes_each_row_once(
     assert len(hourly(postgres.dsn, "unprotected")) > len(wanted)  # the kill did hit where it hurts
 
 
+@pytest.mark.thorough
 def test_an_early_row_replaces_an_older_one_and_no_final_one(spark: SparkSession, postgres: Postgres) -> None:
     """Two drivers of one query, one of which was superseded: its row comes while the other's transaction is open."""
     make(

@@ -121,6 +121,7 @@ def nights(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path:
     return Nights(spark, tracker, job, feed, tmp_path)
 
 
+@pytest.mark.thorough
 def test_the_order_of_a_nights_files_makes_no_row_late(nights: Nights) -> None:
     nights.put(190, 200)
     nights.put(10, 20, 70)

@@ -244,6 +244,7 @@ def test_bad_names_fail_the_batch_and_the_advice_repairs_it(
     assert rows_of(tmp_path / "out", spark, "name", "rows") == [("*", 2)]
 
 
+@pytest.mark.thorough
 def test_a_step_may_drop_bad_rows_whatever_the_front(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

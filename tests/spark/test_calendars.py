@@ -134,6 +134,7 @@ def test_windows_begin_where_sparks_date_trunc_says_in_that_zone(
         assert rows.select(*compared).distinct().collect() == [(True,) * 5], zone
 
 
+@pytest.mark.thorough
 def test_windows_of_wall_clocks_and_of_dates(spark: SparkSession, conf: Any) -> None:
     rng = random.Random(12)
     conf("spark.sql.session.timeZone", "America/New_York")

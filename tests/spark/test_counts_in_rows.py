@@ -83,6 +83,7 @@ def test_each_order_equals_a_batch_over_kills_and_drains(
     orders.tracking.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("revise", [False, True])
 def test_another_number_is_refused_or_revises(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, revise: bool

@@ -198,7 +198,8 @@ def test_a_partition_that_fell_silent_holds_nobody(
     hourly.tracking.stop()
 
 
-@pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("probe", ["driver", "executors"])
 def test_a_silent_partition_that_marks_nothing_holds_nobody(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, starts: Starts, probe: str
 ) -> None:

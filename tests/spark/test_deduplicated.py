@@ -87,9 +87,8 @@ def put_copies(feed: Feed, draw: random.Random, files: int) -> None:
     feed.put(*lasts, *had[-5:])
 
 
-@pytest.mark.parametrize(
-    "kind", ["hours", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in KINDS if kind != "hours")]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
 def test_copies_count_once_wherever_they_come_and_the_driver_dies(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, kind: str
 ) -> None:
@@ -355,13 +354,11 @@ class Behind(Away):
         }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("incarnation", "passed"),
-    [
-        (0, [1, 3, 5]),
-        # After a drain, the tracker does not know what goes on: no row may count again.
-        pytest.param(1, [1, 5], marks=pytest.mark.thorough),
-    ],
+    # After a drain, the tracker does not know what goes on: no row may count again.
+    [(0, [1, 3, 5]), (1, [1, 5])],
 )
 def test_what_has_ended_is_asked_for_where_its_events_are_gone(
     spark: SparkSession, tmp_path: Path, incarnation: int, passed: list[int]

@@ -53,6 +53,7 @@ def options(tracker: Server, job: str, **more: str) -> dict[str, str]:
     return {"job": job, "server": tracker.address, **more}
 
 
+@pytest.mark.thorough
 def test_a_stream_of_events_goes_on_where_it_was_and_repeats_nothing(
     spark: SparkSession, tracker: Server, job: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:

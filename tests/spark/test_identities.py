@@ -107,6 +107,7 @@ def test_only_what_is_exactly_as_promised_ends(
     assert 0 < len(same) < len(counts), "both kinds are there"
 
 
+@pytest.mark.thorough
 def test_parts_are_promised_with_the_identities_of_their_rows(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

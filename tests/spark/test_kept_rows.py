@@ -133,6 +133,7 @@ def test_functions_over_kept_rows_equal_a_batch_and_each_result_comes_once(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_function_gets_and_makes_the_same_times_whatever_the_sessions_zone(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_lives_leave_nothing_behind(
         tracker.stop()
 
 
+@pytest.mark.thorough
 def test_a_query_that_ends_by_itself_leaves_no_thread(
     threads: Threads, spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -325,6 +326,7 @@ def test_stop_in_a_batch_lets_it_end_and_no_other_begin(
     assert tracking.client.job(job).producers[0].committed_epoch == 0
 
 
+@pytest.mark.thorough
 def test_stop_interrupts_a_batch_that_does_not_end(
     threads: Threads, spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -448,6 +450,7 @@ def test_a_drain_that_was_stopped_goes_on_in_the_same_tracking(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_notes_of_a_query_are_under_its_own_id(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ REFUSED_SOURCES: list[tuple[str, Callable[[DataFrame], DataFrame], str]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("step", "message"), [r[1:] for r in REFUSED_SOURCES], ids=[r[0] for r in REFUSED_SOURCES])
 def test_columns_that_cannot_be_told_apart_are_refused(
     tracking: Tracking, spark: SparkSession, feed: Feed, step: Callable[[DataFrame], DataFrame], message: str
@@ -194,6 +195,7 @@ def test_labels_tell_nulls_apart_and_are_otherwise_what_they_were(spark: SparkSe
     assert all(r.child == r.before for r in labels if not r.null)
 
 
+@pytest.mark.thorough
 def test_a_timetable_may_have_columns_of_any_name(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ def test_a_row_that_is_late_for_its_hour_is_in_no_day(
     tracking.stop()
 
 
+@pytest.mark.thorough
 @spark_test
 def test_a_drain_whose_sink_failed_is_tried_again_in_the_same_application(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path

@@ -66,6 +66,7 @@ def test_the_plan_of_a_batch_says_what_was_seen_before_any_step(
     assert [values for values in seen[1:] if values is None] == []
 
 
+@pytest.mark.thorough
 def test_rows_that_spark_has_optimized_away_are_read_for_the_front(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seen: list[dict[str, Any] | None]
 ) -> None:

@@ -184,6 +184,7 @@ def test_a_driver_that_starts_again_sends_what_was_kept(lives: Any) -> None:
     life.check()
 
 
+@pytest.mark.thorough
 def test_rows_that_wait_are_not_identified_otherwise(lives: Any) -> None:
     """The tracker knows of none of them, and so of no open substream."""
     life = lives(front=Schedule(identity="row_id"))

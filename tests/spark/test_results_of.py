@@ -323,6 +323,7 @@ def test_what_cannot_be_meant_is_refused_where_it_is_declared(
         tracking.source(feed.stream(spark), "far", substream="kind", front=ResultsOf("s3://r", "j", "s"))
 
 
+@pytest.mark.thorough
 def test_revisions_of_the_first_job_are_bad_rows(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:

@@ -185,6 +185,7 @@ def test_a_tracker_that_is_not_there_is_named_when_a_query_starts(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_another_graph_needs_another_deployment(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

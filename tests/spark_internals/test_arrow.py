@@ -69,7 +69,13 @@ def test_tasks_make_rows_in_that_form(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "given"),
-    [("long", pa.array([1], pa.int32())), ("string", pa.array([1])), ("timestamp", pa.array([1], pa.timestamp("ns")))],
+    [
+        ("long", pa.array([1], pa.int32())),
+        *(
+            pytest.param(kind, given, marks=pytest.mark.thorough)
+            for kind, given in [("string", pa.array([1])), ("timestamp", pa.array([1], pa.timestamp("ns")))]
+        ),
+    ],
 )
 def test_rows_of_another_form_fail_their_task(spark: SparkSession, kind: str, given: pa.Array) -> None:
     def make(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

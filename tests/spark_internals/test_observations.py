@@ -114,6 +114,7 @@ def test_each_source_of_a_batch_shows_its_own(spark: SparkSession, feed: Feed, t
     assert seen == [[{"newest": 1}, {"newest": 5}]]
 
 
+@pytest.mark.thorough
 def test_progress_counts_the_rows_that_a_watermark_has_dropped(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     late = feed.stream(spark).withWatermark("ts", "0 seconds").groupBy(F.window("ts", "1 hour")).count()
     query = started(late, tmp_path / "cp", lambda rows, epoch: rows.collect() and None)

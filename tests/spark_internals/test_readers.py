@@ -133,6 +133,7 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
     return Job(spark, tmp_path, {})
 
 
+@pytest.mark.thorough
 def test_one_reader_serves_a_query_until_it_stops(job: Job) -> None:
     job.put(2)
     query = job.start(job.stream())
@@ -236,6 +237,7 @@ def named(about: str) -> type[Numbers]:
 NAMES = ["clean", "Clean", "a/b", "org.apache.spark.sql", "file:///tmp", "parquet", "ü", "a b", "x" * 300, "", "kafka"]
 
 
+@pytest.mark.thorough
 def test_a_source_can_be_about_whatever_name(spark: SparkSession, tmp_path: Path) -> None:
     for about in NAMES:
         spark.dataSource.register(named(about))

@@ -166,6 +166,7 @@ SOON = {  # within 25 seeds
 }
 
 
+@pytest.mark.thorough
 @needs_redis
 @pytest.mark.parametrize("plant", [pytest.param(each, marks=SOON.get(each, [pytest.mark.slow])) for each in PLANTS])
 def test_a_mend_that_is_taken_out_is_found_out(
