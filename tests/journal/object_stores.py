@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from examples.services.jars import MissingError
 from examples.services.s3 import S3
 from tracker.journal.objects import ObjectsAddress
 from tracker.store import ConditionalStore
+
+#: The URL of a folder of a store that whoever runs the tests has, such as ``az://container/tests``; empty: none.
+OWN = os.environ.get("STORE", "")
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,12 @@ def bucket(s3: S3, tmp_path: Path) -> Place:
     return Place(f"s3://state/{tmp_path.name}?endpoint={s3.endpoint}&marks={tmp_path}/marks")
 
 
-@pytest.fixture(params=["bucket", pytest.param("directory", marks=pytest.mark.slow)])
+@pytest.fixture
+def own(tmp_path: Path) -> Place:
+    return Place(f"{OWN}/{uuid.uuid4().hex}?marks={tmp_path}/marks")
+
+
+@pytest.fixture(params=["bucket", pytest.param("directory", marks=pytest.mark.slow), *(["own"] if OWN else [])])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     return found

@@ -24,7 +24,7 @@ from examples.services.jars import MissingError
 from examples.services.s3 import S3
 from tests.client.processes import Line
 from tests.journal.faulty_objects import FaultyObjects, Shelf
-from tests.journal.object_stores import Place, bucket, directory, place, s3
+from tests.journal.object_stores import Place, bucket, directory, own, place, s3
 from tracker.journal import (
     FollowableJournal,
     Journal,
@@ -52,7 +52,7 @@ from tracker.server.replayable import Followed, ReplayableState, Started, recove
 from tracker.store import NoAnswerError
 from tracker.wire.codec import Method
 
-__all__ = ["bucket", "directory", "place", "s3"]  # fixtures
+__all__ = ["bucket", "directory", "own", "place", "s3"]  # fixtures
 
 
 def records(count: int, size: int = 100, start: int = 0) -> list[Record]:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.journal.object_stores import Place, bucket, directory, place, s3
+from tests.journal.object_stores import Place, bucket, directory, own, place, s3
 from tests.journal.test_objects import opened, records, standby
 from tracker.journal import FollowableJournal, MovableJournal
 
-__all__ = ["bucket", "directory", "place", "s3"]  # fixtures
+__all__ = ["bucket", "directory", "own", "place", "s3"]  # fixtures
 
 
 @contextmanager

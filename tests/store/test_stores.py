@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from examples.services.s3 import S3
-from tests.journal.object_stores import s3  # noqa: F401 - a fixture
+from tests.journal.object_stores import OWN, s3  # noqa: F401 - a fixture
 from tracker.store import RefusedError, StoreError, open_store
 from tracker.store.directory import DirectoryStore
 from tracker.store.foreign import ForeignStore
 
 
-@pytest.fixture(params=["directory", "objects", "bucket", "foreign"])
+@pytest.fixture(params=["directory", "objects", "bucket", "foreign", *(["own"] if OWN else [])])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "directory":
         return open_store(str(tmp_path / "store"))
@@ -30,6 +30,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("obstore")
     if request.param == "objects":
         return open_store("memory:///files")
+    if request.param == "own":
+        return open_store(f"{OWN}/{uuid.uuid4().hex}")
     server: S3 = request.getfixturevalue("s3")
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
