@@ -88,6 +88,7 @@ class DeltaTable(LakeTable):
             f"cast({note.format('epoch')} as bigint)",
             "if(operation = 'RESTORE', operationParameters, null) back",
             "unix_micros(try_cast(operationParameters['timestamp'] as timestamp)) back_to",
+            "operation like '%REPLACE TABLE%' as replaced",
         )
         # Mostly nobody else writes: then the newest two are the query's own.
         for limit in ("",) if since is None else ("LIMIT 2", f"LIMIT {COMMITS}", ""):
@@ -95,12 +96,16 @@ class DeltaTable(LakeTable):
             if since is not None and history[-1].version <= since.number:
                 break
         commits, present, restored = [], history[0].version, 0
-        for number, at, query, epoch, back, back_to in history:
+        for number, at, query, epoch, back, back_to, replaced in history:
             commits.append(Commit(number, at, query, epoch, in_line=number <= present))
-            if back is not None and number <= present:
-                restored = max(restored, number)
-                older = (each.version for each in history if back_to is not None and each[1] <= back_to)
-                present = max(older, default=-1) if back["version"] is None else int(back["version"])
+            if number > present or (back is None and not replaced):
+                continue
+            restored = max(restored, number)
+            older = (each.version for each in history if back_to is not None and each[1] <= back_to)
+            if replaced or back["version"] is None:
+                present = max(older, default=-1)
+            else:
+                present = int(back["version"])
         return Line(commits, history[-1].version == 0, restored)
 
     def _in_sql(self) -> str:

@@ -42,7 +42,7 @@ class Line:
 
     Attributes:
         whole: whether they go back to the table's first one.
-        restored: the version at which a Delta table was set back last; 0: it never was.
+        restored: the version at which a Delta table was set back or replaced last; 0: it never was.
     """
 
     commits: Sequence[Commit]

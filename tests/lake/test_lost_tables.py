@@ -69,6 +69,10 @@ def make_again(spark: SparkSession, table: tuple[str, str]) -> None:
     OF_FORMAT[table[0]](table[1]).check(numbers(spark, 0))
 
 
+def replace(spark: SparkSession, table: tuple[str, str]) -> None:
+    spark.sql(f"create or replace table {in_sql(table)} using {table[0]} as select * from {in_sql(table)} limit 0")
+
+
 def rename(spark: SparkSession, table: tuple[str, str]) -> None:
     if table[0] == "delta":
         shutil.move(table[1], f"{table[1]}.renamed")
@@ -105,14 +109,17 @@ def test_rows_that_others_delete_stay_deleted_and_fail_nothing(
 
 @pytest.mark.parametrize(
     "change",
-    [set_back, *(pytest.param(each, marks=THOROUGH) for each in (drop, set_back_and_forget, make_again, rename))],
+    [
+        set_back,
+        *(pytest.param(each, marks=THOROUGH) for each in (drop, set_back_and_forget, make_again, rename, replace)),
+    ],
 )
 def test_a_table_without_its_results_is_told_before_anything_is_written(
     spark: SparkSession, table: tuple[str, str], tmp_path: Path, change: Change
 ) -> None:
     running = two_epochs(spark, table, tmp_path / "kept")
     change(spark, table)
-    is_there = change in (set_back, set_back_and_forget, make_again)
+    is_there = change in (set_back, set_back_and_forget, make_again, replace)
     left = there(spark, table).count() if is_there else None
     stopped = OF_FORMAT[table[0]](table[1]).opened(Folder(tmp_path / "kept"))
     lost = rf"{table[1]} has lost results that this query has written, up to epoch 1: .* remove {tmp_path}/kept/tables/"
