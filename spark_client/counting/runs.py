@@ -146,9 +146,9 @@ class Run:
 
     # ---------------------------------------------------------------- epochs
 
-    def batch(self, epoch: int, completed: tuple[Substream, ...] = ()) -> BatchId:
+    def batch(self, epoch: int, completed: tuple[Substream, ...] = (), rest: bool = False) -> BatchId:
         """Return how one of its batches is called."""
-        return BatchId(self.query, self.run, epoch, completed)
+        return BatchId(self.query, self.run, epoch, completed, rest)
 
     def report(self, epoch: int) -> Report:
         """Return an empty report of an epoch."""

@@ -19,7 +19,7 @@ from spark_client.columns import check_present, fold, named, quoted
 from spark_client.destinations.completeness import Completeness
 from spark_client.destinations.destination import Destination, Written
 from spark_client.destinations.lineage import Line, Mark, Marks
-from spark_client.destinations.sink import SinkDestination, check_replaced, check_summed
+from spark_client.destinations.sink import SinkDestination, check_continued, check_replaced, check_summed
 from spark_client.destinations.widening import fitted, holds_all
 from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.storage.directories import with_settings
@@ -183,6 +183,10 @@ class LakeTable(ABC):
     def check_revised(self, rows: DataFrame) -> None:
         """Refuse results with revisions where one would replace the result that it adds to; called with no rows."""
         check_summed(f"table {self._table}", rows.columns, self._key)
+
+    def check_rest(self, rows: DataFrame) -> None:
+        """Refuse a result that would replace the one that it continues; called with no rows."""
+        check_continued(f"table {self._table}", rows.columns, self._key)
 
     def write(self, rows: DataFrame, query: str, epoch: int, completed: Sequence[Substream] = ()) -> None:
         """Commit the rows of an epoch and what they complete, so that committing them again changes nothing."""

@@ -54,9 +54,7 @@ class _Outputs:
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:
         with computed_once(rows, len(self._outputs)) as shared:
             for name, output in self._outputs.items():
-                output.write(
-                    shared, BatchId(_named(batch.query, name), batch.run, batch.epoch, batch.completed), layout
-                )
+                output.write(shared, BatchId(_named(batch.query, name), *batch[1:]), layout)
         return {}
 
     def begun(self, query: str, epoch: int) -> bool:

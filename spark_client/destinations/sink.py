@@ -50,7 +50,8 @@ class Sink(Protocol):
     One that has an attribute ``reads_all = True`` reads all rows whenever it is called, so that what rides in their
     reading need not be read again. One that has a method ``check(rows)`` is called with rows of the same columns, and
     none of them, when the query starts: what it raises refuses the start. So is ``check_early(rows)`` for early
-    results, and ``check_revised(rows)`` for those of a release with revisions.
+    results, and ``check_revised(rows)`` for those of a release with revisions. ``check_rest(rows)`` is called so before
+    an epoch is written that has the rest of a substream, of which a drain or a rule has brought a result before.
     """
 
     def write(self, rows: DataFrame, query: str, epoch: int) -> None:
@@ -90,6 +91,8 @@ class SinkDestination(Place):
             check_sink(self.sink, schema, spark, "check_revised")
 
     def write(self, rows: DataFrame, batch: BatchId, layout: DerivedLayout | None = None) -> Counted:  # noqa: ARG002
+        if batch.rest:
+            check_sink(self.sink, rows.schema, rows.sparkSession, "check_rest")
         completed = [batch.completed] if self.completes else []
         self.sink.write(rows.drop(TRACKER), batch.query, batch.epoch, *completed)
         return {}
@@ -165,4 +168,19 @@ def check_summed(what: str, columns: Collection[str], key: Collection[str]) -> N
             f"{what}: key={list(key)} lacks {REVISION!r}: a revision has only the rows that came late, and would take "
             "the place of the result that it adds to. Add the column to the key, and sum over it where the table is "
             "read"
+        )
+
+
+def check_continued(what: str, columns: Collection[str], key: Collection[str]) -> None:
+    """Refuse a key by which the rest of a substream would replace the result of what had come before.
+
+    Args:
+        what: has the key, for the message.
+    """
+    # Of early results, one replaces the other whatever it is of; the documentation tells so.
+    if key and COMPLETENESS not in key and FINAL not in columns:
+        raise UsageError(
+            f"{what}: key={list(key)} lacks {COMPLETENESS!r}: a drain or a rule has ended a substream early, and the "
+            "rest of it would take the place of the result from then. Give release(…, completeness=True), add the "
+            "column to the table and to the key, and sum over it where the table is read"
         )

@@ -21,12 +21,14 @@ class BatchId(NamedTuple):
         query: the query's id, the same for as long as it keeps its checkpoint.
         epoch: the batch's number; a negative one is of an act between two batches.
         completed: the substreams that have all of their results with this batch.
+        rest: whether some results are only the rest of substreams, of which others were written before.
     """
 
     query: str
     run: str
     epoch: int
     completed: tuple[Substream, ...] = ()
+    rest: bool = False
 
 
 class SetAside(Protocol):

@@ -214,7 +214,8 @@ class SingleRelease:
         rule = self.plan.rule
         completed = () if rule.shared or rule.several or rule.zoned else ends.completed
         between = act.batch is None and self.to.sent_on
-        batch = run.between.batch(act.number) if between else run.batch(epoch, completed)
+        rest = any(end.before and not end.revision for end in ends.receipts)
+        batch = run.between.batch(act.number) if between else run.batch(epoch, completed, rest)
         with self._finished(rows + self._revised(ends, as_of, spark), ends, epoch) as finished:
             if finished is not None:
                 counts = self.to.receipts is not None
