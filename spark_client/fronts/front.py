@@ -408,6 +408,13 @@ class LiveFront:
             frontiers: returns the times that the tracker has of a front, by scope.
         """
 
+    def rest(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
+        """Note what was promised, before a drain: the next deployment begins there.
+
+        Args:
+            frontiers: as of `resume`.
+        """
+
     def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002
         """Learn what is new where its promises come from, if it is time. A failing look is repeated for a minute.
 

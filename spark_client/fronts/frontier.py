@@ -32,6 +32,7 @@ from spark_client.windows.durations import Duration
 from spark_client.windows.substreams import Substream
 from tracker.client import Frontier
 from tracker.contract.commands import CommitPromise
+from tracker.contract.values import EVERY_SCOPE
 from tracker.lateness import Lateness, Promised, share
 
 Scopes: TypeAlias = DataFrame | Iterable[Any]  #: a column, or values
@@ -40,6 +41,7 @@ Beyond: TypeAlias = Literal["count", "bad"]
 
 _NEAR = f"{TRACKER}_near"  #: whether a row is not too far ahead of its batch
 _LEARNT = "lateness"  #: the folder of notes, in the checkpoint
+_REACHED = "frontiers"  #: likewise, of how far it has come
 
 
 def _time_key(partition: int) -> str:
@@ -344,10 +346,11 @@ class LiveFrontier(LiveFront):
         self._spark = spark
         self._listed: Sequence[str] = ()
         self._since: dict[str, int] | None = None  # as the note has it
+        self._epoch: int | None = None
         self._list(front.listed)
 
     def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:
-        self._notes = checkpoint / "tracker"
+        self._notes, self._epoch = checkpoint / "tracker", epoch
         super().look(checkpoint, epoch, at_once)
 
     def read(self) -> None:
@@ -355,10 +358,28 @@ class LiveFrontier(LiveFront):
             self._list(self.front.texts(self._spark, self.front.read_scopes()))
 
     def resume(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
-        if self._listed:
+        # At the tracker a deployment begins without promises. What had ended before it would end once more.
+        epoch, drained = (self._notes / _REACHED).read(self._drained) or (None, [])
+        if epoch is not None and epoch > (-1 if self._epoch is None else self._epoch):
+            drained = []  # the checkpoint was set back since, and its rows are read again
+        if self._listed or drained:
             known = {(name, scope) for name in self.names for scope in frontiers(name)}
             # Each would be a promise, and a silent partition be waited for anew at each start.
             self.promised([each for subject, each in self._waiting.items() if subject in known])
+            self.promise(
+                Frontier(name, time, None if scope == EVERY_SCOPE else scope)
+                for name, scope, time in drained
+                if name in self.names and (name, scope) not in known
+            )
+
+    def rest(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
+        reached = [[name, scope, time] for name in self.names for scope, time in frontiers(name).items()]
+        if reached:
+            (self._notes / _REACHED).put(self._drained, [self._epoch, reached])
+
+    @property
+    def _drained(self) -> str:
+        return f"{self.front.name}.drained.json"
 
     def _list(self, scopes: Sequence[str]) -> None:
         """Have the tracker know scopes, by a time that ends nothing."""
@@ -472,7 +493,7 @@ class _AfterRun(LiveFrontier):
     def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:
         super().look(checkpoint, epoch, at_once)
         if self._folder is None:  # an earlier run may have died before its promise
-            self._folder = self._notes / "frontiers"
+            self._folder = self._notes / _REACHED
             self._reached = {(name, scope): time for name, scope, time in self._folder.read(self._note) or []}
 
     def of_observed(self, row: Mapping[str, Any]) -> Promises:

@@ -326,6 +326,7 @@ class Finish(Drain):
             _must_be_well(query)
         self.look()  # the source is finished for good, so nobody must have cancelled it while it stopped
         for front in query.fronts:
+            front.rest(self._run.news.frontiers)
             if query.has_operators and _runs(query):
                 query.finish(front.front)  # it goes on, until what it holds has come out
             for name in front.names:
