@@ -412,7 +412,7 @@ class LiveFront:
         """Note what was promised, before a drain: the next deployment begins there.
 
         Args:
-            frontiers: as of `resume`.
+            frontiers: returns the times that the tracker has of a front, by scope.
         """
 
     def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002

@@ -358,7 +358,7 @@ class LiveFrontier(LiveFront):
             self._list(self.front.texts(self._spark, self.front.read_scopes()))
 
     def resume(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
-        # At the tracker a deployment begins without promises. What had ended before it would end once more.
+        # At the tracker a deployment begins without promises, so windows that had ended would do so once more.
         epoch, drained = (self._notes / _REACHED).read(self._drained) or (None, [])
         if epoch is not None and epoch > (-1 if self._epoch is None else self._epoch):
             drained = []  # the checkpoint was set back since, and its rows are read again

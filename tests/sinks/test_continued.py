@@ -28,7 +28,7 @@ def test_the_rest_of_a_drained_window_takes_no_results_place(
             feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
         )
         released = tracking.release(source, aggs={"n": F.count("*")}, **release)
-        columns = ["tenant", F.col("window.start").cast("string").alias("hour"), "n", *release]
+        columns: list[Any] = ["tenant", F.col("window.start").cast("string").alias("hour"), "n", *release]
         table = Table("hourly", key=key, rows=lambda results: results.select(*columns))
         sink = Tables(lambda: sqlite3.connect(tmp_path / "db"), table, epochs=None, placeholder="?")
         released.writeStream.sink(sink).option("checkpointLocation", tmp_path / "cp").start()
