@@ -74,7 +74,7 @@ $(CLASSES): $(STAMP)
 	@$(BIN)/python -m tests.spark.archive $@ >/dev/null 2>&1 || true
 	@touch $@
 
-test: $(CLASSES) ## every rule, in some fifteen minutes
+test: $(CLASSES) ## every rule, in some eleven minutes
 	@$(DOCTESTS)
 	@$(PYTEST) $(PARALLEL) tests -m "not slow and not thorough"
 

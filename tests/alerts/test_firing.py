@@ -35,6 +35,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield scene
 
 
+@pytest.mark.thorough
 def test_a_tracker_that_is_away(scene: Scene) -> None:
     scene.server.kill()
     alert = scene.observer.fires("TrackerDown", instance=scene.metrics)

@@ -17,6 +17,7 @@ from tests.checker.run import run
 from tests.journal.redis_server import needs_redis
 
 
+@pytest.mark.thorough
 @needs_redis
 def test_a_leader_is_cut_off_killed_and_put_to_sleep(tmp_path: Path) -> None:
     both = {"requests": True, "answers": True, "late": True}

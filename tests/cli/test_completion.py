@@ -54,6 +54,7 @@ def test_bash_completes_commands_options_and_values(
     assert run(shell, path, "bash", "--norc", "-c", script) == completed
 
 
+@pytest.mark.thorough
 def test_bash_completes_the_jobs_that_the_tracker_has(shell: Shell, path: str, client: TrackerClient, job: str) -> None:
     client.define_job(spec(f"completed-{job}"))
     script = _BASH.format(words="tracker substreams compl", last=2)

@@ -154,6 +154,7 @@ def test_a_snapshot_is_counted(servers: Servers, tmp_path: Path) -> None:
     server.kill()
 
 
+@pytest.mark.thorough
 def test_a_watch_that_does_not_read_is_behind(server: Server) -> None:
     """A watch's stream takes as much as the transport has room for; the rest waits."""
     define(server.stub)

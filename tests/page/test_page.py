@@ -17,6 +17,7 @@ from tests.server.processes import Server, Servers
 from tracker.client import DrainState, JobSpec, label
 
 
+@pytest.mark.thorough
 def test_from_the_list_of_jobs_to_why_a_substream_is_open(site: Server, window: Opens) -> None:
     tab = window(site).open()
     expect(tab.get_by_role("row", name="flights")).to_contain_text("2")

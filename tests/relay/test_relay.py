@@ -149,6 +149,7 @@ def test_without_a_relay_that_helps_the_tracker_is_asked(
     assert client.producer(job, "q", "r1").commit(0, units=["a", "b"]) == 0
 
 
+@pytest.mark.thorough
 def test_a_relay_to_another_tracker_is_not_used(
     server: Server, relay: Relay, client: TrackerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

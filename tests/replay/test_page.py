@@ -29,7 +29,7 @@ def result() -> Replay:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_the_page_needs_no_network_and_is_readable(
     browser: Any, result: Replay, tmp_path: Path, colours: str, width: int
 ) -> None:

@@ -22,6 +22,7 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
+@pytest.mark.thorough
 def test_the_page_asks_for_a_token_and_shows_its_jobs(
     servers: Servers, authority: Authority, tmp_path: Path, browser: Any
 ) -> None:

@@ -52,6 +52,7 @@ def new(redis: RedisServer, old: Server, tmp_path: Path) -> Iterator[Server]:
     server.kill()
 
 
+@pytest.mark.thorough
 def test_nobody_gets_answers_of_a_tracker_that_was_replaced(wire: Line, old: Server, new: Server) -> None:
     with TrackerClient(f"{old.address}+{new.address}", retry_for=300) as client:
         start(client)

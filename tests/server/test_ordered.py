@@ -45,7 +45,9 @@ def ends(client: TrackerClient) -> list[tuple[str, int | None]]:
     return [(kind.scope, kind.end_time) for kind in kinds if isinstance(kind, Ended)]
 
 
-@pytest.mark.parametrize(("ordering", "held"), [("global", SCOPES), ("scope", ["SEA"])])
+@pytest.mark.parametrize(
+    ("ordering", "held"), [("global", SCOPES), pytest.param("scope", ["SEA"], marks=pytest.mark.thorough)]
+)
 def test_who_holds_others_back_is_named_though_the_server_is_killed(
     server: Server, ordering: str, held: list[str]
 ) -> None:

@@ -208,6 +208,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.thorough
 def test_a_tick_that_fails_in_one_job_stops_time_for_no_other(tmp_path: Path) -> None:
     """Nor is it journaled again and again."""
     command = ["serve", "--listen", "127.0.0.1:0", "--journal", f"sqlite:{tmp_path}/tracker.db"]

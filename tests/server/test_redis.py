@@ -117,7 +117,8 @@ def test_a_second_tracker_on_the_same_journal_is_refused(redis: RedisServer, tra
     assert "is in use by another tracker (process" in second.stderr
 
 
-@pytest.mark.parametrize("idle", [pytest.param(True, marks=pytest.mark.thorough), False], ids=["idle", "writing"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("idle", [True, False], ids=["idle", "writing"])
 def test_a_tracker_whose_journal_was_taken_over_ends_with_the_reason(
     redis: RedisServer, tracker: Server, tmp_path: Path, idle: bool
 ) -> None:

@@ -54,6 +54,7 @@ def test_what_ends_is_released_though_no_batch_comes(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_failure_between_two_batches_ends_the_query_which_starts_again(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

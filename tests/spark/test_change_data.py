@@ -103,6 +103,7 @@ def test_a_first_table_of_one_row_is_finished_by_a_call(
         assert rows_of(tmp_path / "out", spark, "table", "rows") == [("a", 1), ("b", 2)]
 
 
+@pytest.mark.thorough
 def test_a_transaction_ends_with_as_many_changes_as_its_end_counts(
     spark: SparkSession, tracker: Server, job: str, tmp_path: Path
 ) -> None:

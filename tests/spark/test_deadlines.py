@@ -120,6 +120,7 @@ def test_a_tenant_that_fell_silent_is_released_and_goes_on(spark: SparkSession, 
     hourly.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_what_follows_a_deadline_after_a_drain_is_its_rest(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     """Neither of the two results of b is the whole of its window."""
     rules = {"deadline": "6 hours", "deadline_by_event_time": True}

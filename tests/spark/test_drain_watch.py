@@ -51,6 +51,7 @@ def test_stop_ends_an_acknowledgement_that_the_tracker_does_not_take(
     soon(lambda: not threads())
 
 
+@pytest.mark.thorough
 def test_a_drain_of_several_trackers_begins_when_all_have_it(mortal_trackers: list[Server], job: str) -> None:
     client = ShardedClient(",".join(tracker.address for tracker in mortal_trackers))
     client.define_job(JobSpec(job=job, deployment="1", segments={"in": []}, fronts=["in"]))

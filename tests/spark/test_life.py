@@ -263,6 +263,7 @@ def test_a_query_that_fails_in_a_drain_holds_it_until_restarted(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_stop_returns_while_the_tracker_is_away_and_work_resumes(
     threads: Threads, spark: SparkSession, mortal_tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

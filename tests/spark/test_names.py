@@ -71,6 +71,7 @@ def test_columns_that_cannot_be_told_apart_are_refused(
         spark.conf.set("spark.sql.caseSensitive", str(sensitive))
 
 
+@pytest.mark.thorough
 def test_names_of_a_release_that_cannot_be_told_apart_are_refused(
     tracking: Tracking, spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:

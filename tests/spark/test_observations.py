@@ -50,6 +50,7 @@ def forward(tracking: Tracking, feed: Feed, path: Path, step: Callable[[DataFram
     writer.option("checkpointLocation", path / "cp").start()
 
 
+@pytest.mark.thorough
 def test_the_plan_of_a_batch_says_what_was_seen_before_any_step(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, seen: list[dict[str, Any] | None]
 ) -> None:

@@ -168,6 +168,7 @@ def test_two_queries_joined_by_a_channel_equal_a_batch(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_release_goes_on_from_its_checkpoint_and_releases_each_substream_once(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

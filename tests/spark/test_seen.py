@@ -38,6 +38,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [entry.getMessage() for entry in caplog.records if entry.name == "spark_client"]
 
 
+@pytest.mark.thorough
 def test_a_batch_with_late_rows_logs_their_number_and_place(
     tracking: Tracking, feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

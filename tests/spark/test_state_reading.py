@@ -127,6 +127,7 @@ def test_it_is_empty_and_has_its_columns_before_anything_came(it: Job) -> None:
     assert released.state(it.checkpoint).count() == 0
 
 
+@pytest.mark.thorough
 def test_a_second_stream_joins_it_batch_by_batch(it: Job, tmp_path: Path) -> None:
     tracking, released = it.start()
     other = Feed(tmp_path / "visits")

@@ -174,6 +174,7 @@ def test_watermarks_that_cannot_move(tracking: Tracking, spark: SparkSession, fe
         tracking.with_watermark(source, "kind", "windows")
 
 
+@pytest.mark.thorough
 def test_a_tracker_that_is_not_there_is_named_when_a_query_starts(
     spark: SparkSession, feed: Feed, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_urls_that_cannot_be_used_are_refused(spark: SparkSession, url: str, pro
         folder_of(spark, url, "late_path")
 
 
+@pytest.mark.thorough
 def test_files_that_tasks_write_hold_what_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
     """Each type that passes through Arrow comes back as it was, nulls and nested ones among them."""
     moment = datetime(2024, 1, 2, 3, 4, 5, 678901)
