@@ -217,6 +217,16 @@ def test_a_job_that_is_silent_as_a_whole_has_no_silent_scope() -> None:
     assert last_of(*lines, tick(HOUR)) == ({}, [])
 
 
+@pytest.mark.parametrize("rule", [{"deadline": 30 * SECOND}, {}], ids=["deadline", "promise"])
+def test_an_end_is_no_sign_that_others_go_on(rule: dict[str, int]) -> None:
+    """In an outage of all sources a deadline passes, or a timetable promises: no scope is silent for that."""
+    both = [*element(), *element("x", END + 10**9, scope="other")]
+    lines = [job(scope_idle_after=8 * SECOND, **rule), start("p1"), report("p1", 0, "u0", both, commit=True), tick(29)]
+    lines += [tick(5) if rule else report("p1", 1, "u1", (), [["close", "f", "t", "s", END]], commit=True)]
+    assert last_of(*lines)[1] == [ended("DEADLINE" if rule else "COMPLETE")]
+    assert last_of(*lines, tick(5), tick(5))[1] == last_of(*lines, tick(5))[1] == []
+
+
 def test_one_open_window_keeps_its_scope_awake() -> None:
     lines = [job(scope_idle_after=8 * SECOND), start("p1"), report("p1", 0, "u0", element(), commit=True), tick(7)]
     awake = [*element("next"), *element("x", scope="awake")]

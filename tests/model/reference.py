@@ -339,6 +339,7 @@ class Job:
     drain: JobDrain | None = None
     late_reports: int = 0
     event_time: int | None = None  # the greatest end time of which something was folded in
+    folded_at: int | None = None  # when an element was folded in last
     looked_at: int | None = None  # when a tick last looked for what has been quiet
     promised_at: int = 0  # when promises last took effect with an epoch or a commit
     tombstones: dict[tuple[str, str], int] = field(default_factory=dict)  # (scope, name): the second of its end
@@ -803,7 +804,7 @@ class ReferenceTracker:
         job.scopes = set()
         job.floors = {}
         job.advanced = {}
-        job.event_time = job.looked_at = None
+        job.event_time = job.looked_at = job.folded_at = None
         job.promised_at = 0
         job.drain = None
         for producer in job.producers.values():
@@ -1405,6 +1406,7 @@ class ReferenceTracker:
             account.last_sender = producer.name if sent else account.last_sender
             account.last_receiver = producer.name if received else account.last_receiver
             s.changed, s.stalled = self._now, False
+            job.folded_at = self._now
             near = s.end_time is not None and s.end_time * 1000 <= self._now + 31 * 86_400 * 10**9
             if job.spec.deadline_by_event_time and s.end_time is not None and near:
                 job.event_time = s.end_time if job.event_time is None else max(job.event_time, s.end_time)
@@ -1816,12 +1818,11 @@ class ReferenceTracker:
         )
 
     def _silent(self, job: Job, s: Substream, _: PromiseSet) -> bool:
-        if job.spec.scope_idle_after is None:
+        if job.spec.scope_idle_after is None or job.folded_at is None:
             return False
         known = [other for other in job.substreams.values() if other.known]
         last = max(other.changed for other in known if other.scope == s.scope)
-        newest = max(other.changed for other in known)
-        return newest - last >= job.spec.scope_idle_after and not job.short(s)
+        return job.folded_at - last >= job.spec.scope_idle_after and not job.short(s)
 
     def _stall_and_expire(self, job: Job) -> None:
         if job.handed_over:

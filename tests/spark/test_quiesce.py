@@ -22,7 +22,7 @@ from tracker.client import DrainState, JobSpec, TrackerClient
 from tracker.testing import LocalTracker
 
 JOB = "shop"
-FRONT = cast(Any, SimpleNamespace(names=["orders"]))
+FRONT = cast(Any, SimpleNamespace(names=["orders"], rest=lambda frontiers: None))
 
 
 class Query(TrackedQuery):

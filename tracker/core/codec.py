@@ -149,6 +149,7 @@ def copy_job(job: Job) -> Callable[[], Values]:
         "producers": [dump_producer(job, producer) for producer in job.producers.values()],
         "late_reports": job.late_reports,
         "event_time": job.event_time,
+        "folded_at": job.folded_at,
         "looked_at": job.looked_at,
         "promised_at": job.promised_at,
         "late_by_id": list(job.late_by_id.items()),
@@ -179,6 +180,7 @@ def load_job(values: Values) -> Job:
     fronts, committed_watermarks = load_fronts(values["fronts"], len(job.graph))
     job.begin(accounts, fronts, committed_watermarks)
     job.event_time, job.looked_at = values.get("event_time"), values.get("looked_at")  # older dumps have neither
+    job.folded_at = values.get("folded_at")
     job.promised_at = values.get("promised_at", 0)
     load_tentative(job.provisional, values["fronts"]["fronts"])
     load_expectations(job, values.get("expectations", {}))  # older dumps have none

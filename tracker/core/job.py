@@ -116,6 +116,7 @@ class Job:
         staged_units, staged_entries: how much is staged: units, and one for each epoch; entries and promises.
         stalls_from: before that time nothing can stall or expire; None: look.
         event_time: the greatest end time of which an element was folded in, of those that were not too far ahead.
+        folded_at: when an element was folded in last (ns); None: not yet.
         looked_at: when a tick last looked for what ends without a promise after a quiet time (ns).
         promised_at: when promises last took effect with an epoch or a commit (ns).
         least_end_time, least_created: no open substream ends earlier, or was named earlier if it has no end time; None:
@@ -164,6 +165,7 @@ class Job:
         self.tombstones = Tombstones()
         self.stalls_from: int | None = None
         self.event_time: int | None = None
+        self.folded_at: int | None = None
         self.looked_at: int | None = None
         self.promised_at = 0
         self.least_end_time: int | None = None
@@ -372,6 +374,8 @@ class Job:
                 _announce_late(self, producer, late)
             if closed.size:
                 self.changes.look_at(closed)
+            if len(entries.rows):
+                self.folded_at = self.now
             if self.spec.deadline_by_event_time:
                 ends = accounts.end_time[entries.rows]
                 if (ends := ends[ends <= self.now // 1000 + _FAR]).size:

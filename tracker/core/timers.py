@@ -287,7 +287,7 @@ def _unpromised_due(job: Job) -> int | None:
 def _close_unpromised(job: Job) -> None:
     """Close what is due without a promise: by a deadline, a threshold, or the silence of a scope or a front.
 
-    A scope is silent by the others' changes and a front by the others' promises, not by the clock: where all are, it is
+    A scope is silent by the elements of others and a front by their promises, not by the clock: where all are, it is
     the job that has an outage. A deadline is exact, since the least open end time is known; what counts from the last
     change is looked for a few times within its duration, so that a report pays nothing.
     """
@@ -380,11 +380,13 @@ def _waits_for_numbers_only(job: Job, row: int) -> bool:
 
 
 def _of_silent_scopes(job: Job, silence: int) -> Rows:
+    if job.folded_at is None:
+        return NO_ROWS
     accounts = job.accounts
     known, rows = accounts.in_use(int(KNOWN)), accounts.open_rows()
     last = np.full(len(accounts.scope_names), np.iinfo(np.int64).min)
     np.maximum.at(last, accounts.scope[known], accounts.changed[known])
-    rows = _waiting(job, rows[last[accounts.scope[rows]] <= last.max(initial=silence) - silence])
+    rows = _waiting(job, rows[last[accounts.scope[rows]] <= job.folded_at - silence])
     if job.closing.expectations:
         rows = np.setdiff1d(rows, job.closing.expectations.missing(rows).rows)
     return rows
