@@ -19,12 +19,12 @@ from spark_client.columns import check_present, fold, named, quoted
 from spark_client.destinations.completeness import Completeness
 from spark_client.destinations.destination import Destination, Written
 from spark_client.destinations.lineage import Line, Mark, Marks
-from spark_client.destinations.sink import SinkDestination, check_continued, check_replaced, check_summed
+from spark_client.destinations.sink import SinkDestination, check_replaced, check_summed
 from spark_client.destinations.widening import fitted, holds_all
 from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.storage.directories import with_settings
 from spark_client.storage.folder import Folder
-from spark_client.windows.substreams import Substream
+from spark_client.windows.substreams import COMPLETENESS, Substream
 
 WRITER: Final = ("_query", "_epoch")  #: columns that name what has written a row
 _GONE: Final = ("NOT_FOUND", "NOT_EXIST", "TABLE_ONLY_OPERATION", "MISSING_DELTA_TABLE")  #: of a table that is gone
@@ -186,7 +186,7 @@ class LakeTable(ABC):
 
     def check_rest(self, rows: DataFrame) -> None:
         """Refuse a result that would replace the one that it continues; called with no rows."""
-        check_continued(f"table {self._table}", rows.columns, self._key)
+        check_summed(f"table {self._table}", rows.columns, self._key, COMPLETENESS)
 
     def write(self, rows: DataFrame, query: str, epoch: int, completed: Sequence[Substream] = ()) -> None:
         """Commit the rows of an epoch and what they complete, so that committing them again changes nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
@@ -157,30 +157,25 @@ def check_replaced(what: str, columns: Collection[str], key: Collection[str]) ->
         )
 
 
-def check_summed(what: str, columns: Collection[str], key: Collection[str]) -> None:
-    """Refuse a key by which a revision would replace the result that it adds to.
+#: Columns by which results of one substream stand side by side, and what would become of one without them.
+_APART: Final = {
+    REVISION: "a revision has only the rows that came late, and would take the place of the result that it adds to. "
+    "Add the column to the key",
+    COMPLETENESS: "a drain or a rule has ended a substream early, and the rest of it would take the place of the "
+    "result from then. Give release(…, completeness=True), and add the column to the table and to the key",
+}
+
+
+def check_summed(what: str, columns: Collection[str], key: Collection[str], apart: str = REVISION) -> None:
+    """Refuse a key by which a result would replace another one that it adds to.
 
     Args:
         what: has the key, for the message.
+        apart: the column that tells them apart: of revisions, or `COMPLETENESS` of the rest of a substream.
     """
-    if key and REVISION in columns and REVISION not in key:
+    # Of early results one replaces the other, whatever they are of; the documentation tells so.
+    concerned = REVISION in columns if apart == REVISION else FINAL not in columns
+    if key and concerned and apart not in key:
         raise UsageError(
-            f"{what}: key={list(key)} lacks {REVISION!r}: a revision has only the rows that came late, and would take "
-            "the place of the result that it adds to. Add the column to the key, and sum over it where the table is "
-            "read"
-        )
-
-
-def check_continued(what: str, columns: Collection[str], key: Collection[str]) -> None:
-    """Refuse a key by which the rest of a substream would replace the result of what had come before.
-
-    Args:
-        what: has the key, for the message.
-    """
-    # Of early results, one replaces the other whatever it is of; the documentation tells so.
-    if key and COMPLETENESS not in key and FINAL not in columns:
-        raise UsageError(
-            f"{what}: key={list(key)} lacks {COMPLETENESS!r}: a drain or a rule has ended a substream early, and the "
-            "rest of it would take the place of the result from then. Give release(…, completeness=True), add the "
-            "column to the table and to the key, and sum over it where the table is read"
+            f"{what}: key={list(key)} lacks {apart!r}: {_APART[apart]}, and sum over it where the table is read"
         )

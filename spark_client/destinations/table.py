@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import VARIANTS, check_present, named, quoted
-from spark_client.destinations.sink import check_continued, check_replaced, check_summed
+from spark_client.destinations.sink import check_replaced, check_summed
 from spark_client.errors import TrackingError, UsageError, check_some, refused
 from spark_client.plan.jsonrows import holds, utf8
 from spark_client.plan.names import check_apart
@@ -40,6 +40,7 @@ from spark_client.storage.databases import (
     name_in,
 )
 from spark_client.windows.eventtime import DAY
+from spark_client.windows.substreams import COMPLETENESS
 
 # Spark holds times that Python's datetime does not, and texts whose bytes are not UTF-8, which come out as other texts.
 # So Spark itself looks for such values, row by row, and Python never meets one.
@@ -227,7 +228,7 @@ class Tables:
     def check_rest(self, rows: DataFrame) -> None:
         """Refuse a result that would replace the one that it continues; called with no rows."""
         for table in self._tables:
-            check_continued(f"table {table.name}", table.shape(rows).columns, table.key)
+            check_summed(f"table {table.name}", table.shape(rows).columns, table.key, COMPLETENESS)
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:  # noqa: ARG002
         """Write early results, each unless a later or a final one of its key is there.
