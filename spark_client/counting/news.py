@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from datetime import timedelta
 
-from spark_client.advice import explained, explaining
+from spark_client.advice import advice, explained, explaining
 from spark_client.errors import TrackingError
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
 from spark_client.trackers.jobclient import JobClient
@@ -40,6 +40,40 @@ class JobNews:
     def statuses(self) -> list[JobStatus]:
         """Return the job as each tracker has it."""
         return self._logs.statuses()
+
+    def is_current(self, run: str) -> bool:
+        """Return whether no later run of the query than this one has been opened.
+
+        Raises:
+            TrackingError: the tracker cannot be reached.
+        """
+        with self.explaining():
+            producers = self._client.job(self._job).producers
+        return any((status.producer, status.run) == (self._query, run) for status in producers)
+
+    def check_not_rewound(self, epoch: int) -> None:
+        """Refuse to go on before a batch that the tracker has for committed.
+
+        Args:
+            epoch: the first batch that will be reported.
+
+        Raises:
+            TrackingError: the query's checkpoint is older than that, or the tracker cannot be reached.
+        """
+        with self.explaining():
+            producers = [each for status in self.statuses() for each in status.producers]
+        committed = [each.committed_epoch for each in producers if each.producer == self._query]
+        last = max((each for each in committed if each is not None), default=-1)
+        if last >= epoch:
+            raise self.rewound(last)
+
+    def rewound(self, epoch: int) -> TrackingError:
+        """Return the error of a batch that the tracker has for committed, and that Spark runs again."""
+        what_to_do = advice("EPOCH_REWOUND", "", self._job, self._client.command_options)
+        return TrackingError(
+            f"EPOCH_REWOUND: the tracker has batch {epoch} of query {self._query} for committed, but Spark runs it "
+            f"again. {what_to_do}"
+        )
 
     def subscribe(
         self, after: Place, segments: Sequence[str], max_age: timedelta | None, name: str | None = None

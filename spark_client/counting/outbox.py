@@ -54,10 +54,14 @@ class Outbox:
     def __init__(self, folder: Folder | None = None, patience: float | None = None) -> None:
         self._kept = folder
         self.patience = patience
-        names = [] if folder is None else folder.names()
+        self.unsent: Sequence[bytes] = ()
+        self.look()
+
+    def look(self) -> None:
+        """Learn what is kept, where another driver may have kept something."""
+        names = [] if self._kept is None else self._kept.names()
         self._epochs = sorted(int(found[1]) for name in names if (found := _FILE.fullmatch(name)))
         self.away = bool(self._epochs)
-        self.unsent: Sequence[bytes] = ()
 
     @property
     def _folder(self) -> Folder:

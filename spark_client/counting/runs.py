@@ -61,7 +61,7 @@ class Run:
 
     Args:
         client: of the job; it repeats a call that gets no answer for as long as its `retry_for`.
-        resume_epoch: the first batch that Spark has not committed.
+        resume_epoch: the first batch that Spark has not committed; None: that is not sure yet, and `resume` follows.
         seals: whether it seals each batch before Spark commits it.
         outbox: reports that the tracker does not have yet.
 
@@ -75,7 +75,7 @@ class Run:
         job: str,
         query: str,
         run: str,
-        resume_epoch: int,
+        resume_epoch: int | None,
         seals: bool = False,
         outbox: Outbox | None = None,
     ) -> None:
@@ -85,20 +85,19 @@ class Run:
         self.client = client
         self.news = JobNews(client, job, query)
         self.outbox = Outbox() if outbox is None else outbox
-        self.outbox.remove_from(resume_epoch)
         with self.news.explaining():
             self._producer: JobProducer = client.open_producer(
-                job, query, run, resume_epoch=self.outbox.first_up_to(resume_epoch), seals=seals
+                job, query, run, resume_epoch=resume_epoch, seals=seals, replays=True
             )
             statuses = self.news.statuses()
         self._once = self.news.impatient.producer(job, query, run, keep_apart=seals)
         self.largest = Largest.by(client.server_info().limits)
         self._units: list[str] = []  # of the driver, in the epoch in hand
-        self.resume_epoch = resume_epoch
         self.deployment = statuses[0].spec.deployment
         self.incarnation = statuses[0].incarnation  #: how often the job had started afresh, after drains
         self.place = newest(statuses)  #: after the job's newest events when the run began
-        self.last_epoch: int | None = resume_epoch - 1 if resume_epoch else None  #: that Spark has committed
+        self.left: int | None = None  #: the batch that a driver before this one has begun, and may commit yet
+        self._resume_at(resume_epoch or 0)
         self.failure: Exception | None = None
         self._ask_again = 0.0
         self._lock = threading.RLock()
@@ -108,6 +107,41 @@ class Run:
         self._patient_until = float("inf")
         self._between: Run | None = None
         self.acts = 0  #: that are published, if results are sent on
+
+    def _resume_at(self, epoch: int) -> None:
+        self.resume_epoch = epoch
+        self.last_epoch: int | None = epoch - 1 if epoch else None  #: that Spark has committed
+
+    def resume(self, committed: int | None, begun: int | None) -> None:
+        """Let what Spark has committed take effect, once this run has fenced the drivers before it.
+
+        One of them may have reported a batch before, and may commit it yet, since that takes no tracker. So this stays
+        staged at the tracker until Spark's log has the batch, or Spark runs the batch here: `start`.
+
+        Args:
+            committed: the last batch that Spark has committed, read after this run was opened; None: none yet.
+            begun: the last batch that Spark has planned, likewise.
+
+        Raises:
+            TrackerError: the tracker refuses it.
+            TrackerUnavailable: no answer came in time.
+        """
+        self.outbox.look()
+        self._resume_at(0 if committed is None else committed + 1)
+        self.left = begun if begun is not None and begun >= self.resume_epoch else None
+        if begun is not None:
+            self.expect(begun)
+        if self.left is None:
+            self.outbox.remove_from(self.resume_epoch)
+            if committed is not None:
+                self.await_committed(committed)
+
+    def start(self, epoch: int) -> None:
+        """Learn the first batch that Spark runs: it has committed those before, whoever ran them, and no later one."""
+        with self._lock:
+            self.left = None
+            self.outbox.remove_from(epoch)
+            self._resume_at(epoch)
 
     def check_log(self, checkpoint: Folder) -> None:
         """Check whether the tracker is the one that the query's checkpoint is about, and has not lost what it knew.
@@ -177,11 +211,7 @@ class Run:
     def _deliver(self, producer: JobProducer, epoch: int, unit: str, contents: Contents) -> Outcome:
         outcome = producer.deliver(epoch, contents, [unit], False).outcome
         if outcome is Outcome.ALREADY_COMMITTED:
-            what_to_do = advice("EPOCH_REWOUND", "", self.job, self.client.command_options)
-            raise TrackingError(
-                f"the tracker has batch {epoch} of query {self.query} for committed, but Spark runs it again. "
-                f"{what_to_do}"
-            )
+            raise self.news.rewound(epoch)
         return outcome
 
     def seal(self, epoch: int, units: Sequence[str]) -> None:
@@ -278,16 +308,6 @@ class Run:
         drain = self.news.impatient.get_drain(self.job)
         return drain.mode if drain.state in DRAINS and drain.deployment == self.deployment else None
 
-    def is_current(self) -> bool:
-        """Return whether no later run of the query has been opened.
-
-        Raises:
-            TrackingError: the tracker cannot be reached.
-        """
-        with self.news.explaining():
-            producers = self.client.job(self.job).producers
-        return any((status.producer, status.run) == (self.query, self.run) for status in producers)
-
     @property
     def closed(self) -> bool:
         """Return whether the tracker knows that the query has stopped: nothing more is reported or promised."""
@@ -310,6 +330,8 @@ class Run:
                 return
             if not self.away or promises:
                 self._commit(epoch, promises)
+            if self.left is not None and epoch >= self.left:
+                self.left = None
             self.last_epoch = epoch if self.last_epoch is None else max(epoch, self.last_epoch)
 
     def _commit(self, epoch: int, promises: Sequence[Frontier | Finish] = ()) -> None:
@@ -387,7 +409,8 @@ class Run:
                 if self._closed:
                     return
                 try:
-                    self._once.close(resume_epoch=self.outbox.first_up_to(resume_epoch))
+                    decided = self.left is None or resume_epoch > self.left
+                    self._once.close(resume_epoch=self.outbox.first_up_to(resume_epoch) if decided else None)
                 except TrackerError as error:
                     if error.reason != Refusal.FENCED:  # another run has taken over: nothing is left to close
                         self.failure = error
@@ -411,7 +434,7 @@ class Run:
         Raises:
             TrackingError: another run has taken over.
         """
-        if self.unless_away(self.is_current) is False:
+        if self.unless_away(partial(self.news.is_current, self.run)) is False:
             raise TrackingError(
                 f"run {self.run} of query {self.query} writes nothing more: another run of the query has taken over"
             )

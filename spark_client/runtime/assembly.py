@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import named
 from spark_client.counting.batch import BatchResult
+from spark_client.counting.news import JobNews
 from spark_client.counting.outbox import Outbox
 from spark_client.counting.probes import Reporting, TaskReports
 from spark_client.counting.runs import Run
@@ -151,7 +152,7 @@ def batch_query(
         Read.of(stream, spark),
         plan,
         spark,
-        partial(open_run, client, plan),
+        partial(open_run, client, plan, plan.settings.outbox),
         _processor(plan, spark, client, output, quarantine, has_fronts=stream.input.front is not None),
         tasks,
     )
@@ -184,19 +185,23 @@ def resumed_query(
 def keyed_query(plan: QueryPlan, keyed: KeyedPlan, spark: SparkSession, client: JobClient) -> KeyedQuery:
     """Return the runtime of a query with a user's own state. Its job is defined already."""
     quarantine = Quarantine(plan.checkpoint, plan.late, None, plan.late_to)
-    opens = partial(Run, client, plan.settings.job)  # its tasks need the tracker, so nothing is kept
+    opens = partial(open_run, client, plan, False)  # its tasks need the tracker, so nothing is kept
     return KeyedQuery(Read.of(plan.stream, spark), plan, keyed, opens, _output(plan, quarantine, None), quarantine)
 
 
-def open_run(client: JobClient, plan: QueryPlan, query: str, run: str, resume_epoch: int) -> Run:
-    """Open a run of a query at the tracker.
+def open_run(client: JobClient, plan: QueryPlan, keeps: bool, query: str, run: str, resume_epoch: int) -> Run:
+    """Open a run of a query at the tracker, which fences the drivers before it.
+
+    Args:
+        keeps: whether batches go on while the tracker is away.
 
     Raises:
-        TrackingError: the tracker refuses it, or cannot be reached.
+        TrackingError: the tracker refuses it, has a batch that will be run again, or cannot be reached.
     """
-    patience = plan.settings.trackers.retry_for if plan.settings.outbox else None
-    outbox = Outbox(plan.checkpoint / "tracker" / "outbox", patience)
-    return Run(client, plan.settings.job, query, run, resume_epoch, plan.seals, outbox)
+    job = plan.settings.job
+    outbox = Outbox(plan.checkpoint / "tracker" / "outbox", plan.settings.trackers.retry_for if keeps else None)
+    JobNews(client, job, query).check_not_rewound(outbox.first_up_to(resume_epoch))
+    return Run(client, job, query, run, None, plan.seals, outbox)
 
 
 def _processor(

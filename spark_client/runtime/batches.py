@@ -153,7 +153,7 @@ class BatchQuery(FunctionQuery):
         self._bounded = plan.bounded
         self.pace = plan.pace
         self._released = 0  # how often, between batches
-        self._left: bool | None = None  # whether a driver before has left a batch begun; None: not looked at yet
+        self._left: bool | None = None  # whether the batch that a driver before has left may be out
         self._seals = plan.seals
         self._place = partial(BatchInHand, plan.settings.job, plan.stream.segment, frozenset(plan.connected))
         self.counting = plan.counting()
@@ -223,9 +223,10 @@ class BatchQuery(FunctionQuery):
     def _is_under_way(self) -> bool:
         """Return whether a batch was let in that Spark has not committed, here or by a driver before."""
         if self.gate.last_epoch is None:
-            if self._left is None:  # which no one changes before a batch is let in
-                self._left = self.interrupted is not None
-            return self._left
+            left = self.run.left
+            if left is not None and self._left is None:  # which no one changes before a batch is let in
+                self._left = self.begun(left)
+            return left is not None and bool(self._left)
         last = self.last_seen_commit
         return last is None or last < self.gate.last_epoch
 

@@ -8,6 +8,7 @@ import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pyspark.errors import StreamingQueryException
@@ -150,7 +151,9 @@ class TrackedQuery:
                 return
             last = last_commit(self.checkpoint)
             try:
-                self._run = self._open_run(query, run, 0 if last is None else last + 1)
+                opened = self._open_run(query, run, 0 if last is None else last + 1)
+                opened.resume(last_commit(self.checkpoint), last_begun(self.checkpoint))
+                self._run = opened
                 if last is None and not begun:
                     clear_unfinished(self.checkpoint)  # before Spark looks, and the tracker has no batch of it either
                 self.resumed(self._run)
@@ -474,7 +477,8 @@ class FunctionQuery(TrackedQuery):
             if run.failure is not None:
                 raise explained(run.failure)
             if not self._swept:
-                if run.unless_away(run.is_current):
+                run.start(epoch)
+                if run.unless_away(partial(run.news.is_current, run.run)):
                     self.sweep(run.query)
                 ask_for_latest_offsets(batch.sparkSession, run.query)
                 self._swept = True

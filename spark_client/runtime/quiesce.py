@@ -293,7 +293,7 @@ class Finish(Drain):
             if query.failure() is not None:
                 self._note(f"the query with the checkpoint {query.checkpoint} has failed: start it again")
                 return False
-            self._superseded = not self._run.is_current()
+            self._superseded = not self._run.news.is_current(self._run.run)
             if query.outlives_its_sources and not self._superseded:
                 for segment in query.segments:
                     self._guards[f"{segment}{_OF_DRAIN}"] = self._open_guard(f"{segment}{_OF_DRAIN}")
@@ -359,7 +359,7 @@ class Finish(Drain):
                 guard.commit(epoch)
                 guard.close()
             except TrackerError as error:
-                if error.reason != Refusal.FENCED or not self._run.is_current():
+                if error.reason != Refusal.FENCED or not self._run.news.is_current(self._run.run):
                     raise
                 # A driver whose run is over took the hold away from this one. Its own must not stay.
                 again, epoch = self._open_guard(name)

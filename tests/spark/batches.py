@@ -11,7 +11,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,15 @@ class BatchTracking(Tracking):
     def __init__(self, feed: Feed, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self._feed = feed
+        self.batched: list[BatchedQuery] = []  #: queries in the order of their start
 
     def _launch(self, tracked: Any, start: Any) -> Any:
         if isinstance(tracked, BatchQuery):
-            start = partial(BatchedQuery, tracked, self.spark, self._feed)
+
+            def start() -> BatchedQuery:
+                self.batched.append(BatchedQuery(tracked, self.spark, self._feed))
+                return self.batched[-1]
+
         return super()._launch(tracked, start)
 
 
@@ -69,17 +73,32 @@ class BatchedQuery:
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """Process one batch after the other until nothing is left."""
-        while self.isActive and (batch := self._next()) is not None:
-            epoch, rows = batch
-            try:
-                self._tracked.function(rows, epoch)
-            except Exception as error:
-                self.isActive = False
-                self._failure = StreamingQueryException(f"batch {epoch}: {error}")
-                self._failure.__cause__ = error
-                raise self._failure from error
-            (self._checkpoint / "commits" / str(epoch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+        while self.isActive and (epoch := self.process_next()) is not None:
+            self.commit(epoch)
             self._tracked.report_commits(patient=True)
+
+    def process_next(self) -> int | None:
+        """Process the next batch without committing it, and return its number; None: nothing is there."""
+        batch = self._next()
+        if batch is None:
+            return None
+        epoch, rows = batch
+        try:
+            self._tracked.function(rows, epoch)
+        except Exception as error:
+            self.isActive = False
+            self._failure = StreamingQueryException(f"batch {epoch}: {error}")
+            self._failure.__cause__ = error
+            raise self._failure from error
+        return epoch
+
+    def commit(self, epoch: int) -> None:
+        """Commit a batch in the log, as Spark does: it asks nobody."""
+        (self._checkpoint / "commits" / str(epoch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+    def has_committed(self, epoch: int) -> bool:
+        """Return whether a batch is committed, by this driver or another one."""
+        return (self._checkpoint / "commits" / str(epoch)).exists()
 
     def _next(self) -> tuple[int, DataFrame] | None:
         """Return the batch to process, as Spark's log has planned it or plans it now; None: nothing is there."""

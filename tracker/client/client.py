@@ -340,7 +340,8 @@ class TrackerClient(EventCalls, AbstractContextManager["TrackerClient"]):
             mode: when entries take effect: ``"staged"``, with the commit of their epoch; or ``"immediate"``, on
                 receipt, which is faster, but an end may be announced for elements that a replay will process again.
             resume_epoch: the first epoch that this run will report, if known. Epochs before it that earlier runs have
-                staged are committed, the others revoked.
+                staged are committed, the others revoked. Leave it out where the engine of an earlier run may yet commit
+                one: the first report of this run then decides.
             seals: this run seals every epoch before its engine commits it.
             replays: this run may report again what earlier runs have committed, and gets ALREADY_COMMITTED for it, as a
                 program needs that works through the same input from its start. Without it, and without `resume_epoch`,

@@ -1,0 +1,145 @@
+"""A driver commits a batch although another one has fenced it: Spark's commit asks no tracker.
+
+At each moment of that commit, between two steps of the driver that takes over, every row counts once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_client import Marks
+from spark_client.counting.runs import Run
+from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
+from tests.spark.feed import Feed, row, rows_of
+from tests.spark.waiting import soon
+from tracker.client import Ended, TrackerClient
+
+pytestmark = pytest.mark.spark
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "driver": {},
+    "sealed": {"seal": True},
+    "outbox": {"outbox": True},
+    "executors": {"probe": "executors", "seal": True},
+}
+HELD = ("sends", "releases")  #: the query whose driver is fenced
+MOMENTS = ("it opens", "it looks", "it has looked", "it has processed the batch itself")
+
+
+def cases() -> Iterator[Any]:
+    """Yield options, queries and moments; one of each query soon, the others at leisure."""
+    for kind, held, moment in product(OPTIONS, HELD, MOMENTS):
+        soon = (kind, moment) == ("driver", "it has looked")
+        yield pytest.param(kind, held, moment, marks=() if soon else pytest.mark.thorough)
+
+
+@pytest.mark.parametrize(("kind", "held", "moment"), list(cases()))
+def test_a_batch_that_is_committed_before(
+    spark: SparkSession,
+    tracker: Server,
+    job: str,
+    feed: Feed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    held: str,
+    moment: str,
+) -> None:
+    options = dict(OPTIONS[kind])
+    seal = options.pop("seal", False)
+
+    def start() -> BatchTracking:
+        tracking = BatchTracking(feed, spark, job, tracker.address, **options)
+        source = tracking.source(
+            feed.stream(spark),
+            "in",
+            scope="tenant",
+            window=("ts", "1 hour"),
+            identity=["row_id"],
+            front=Marks("is_last"),
+            counted=True,
+        )
+        channel = tracking.channel("clean", str(tmp_path / "clean"))
+        writers = [
+            source.writeStream.channel(channel),
+            tracking.release(tracking.receive(channel), aggs={"rows": F.count("*")}).writeStream,
+        ]
+        for number, writer in enumerate(writers):
+            started = writer.option("checkpointLocation", tmp_path / f"cp{number}").option("seal", seal)
+            started.start(tmp_path / "out") if number else started.start()
+        return tracking
+
+    first = start()
+    feed.put(row(1, 1), row(2, 2, "b"))
+    first.process_all_available()
+    feed.put(row(3, 3), row(4, 4, "b"), row(5, 5))
+    sends, releases = first.batched
+    if held == "releases":
+        sends.processAllAvailable()
+    fenced = releases if held == "releases" else sends
+    epoch = fenced.process_next()
+    assert epoch == 1
+
+    def commits_once() -> None:
+        if not fenced.has_committed(1):
+            fenced.commit(1)
+
+    if moment == "it opens":
+        commits_once()
+    elif moment == "it looks":
+        resume = Run.resume
+
+        def resume_late(run: Run, committed: int | None, begun: int | None) -> None:
+            if run.query == fenced.id:
+                commits_once()
+            resume(run, committed, begun)
+
+        monkeypatch.setattr(Run, "resume", resume_late)
+    second = start()
+    if moment == "it has looked":
+        commits_once()
+    feed.put(row(6, 6, last=True), row(7, 7, "b", last=True))
+    second.process_all_available()
+    first.stop()
+    assert sorted(rows_of(tmp_path / "out", spark, "tenant", "rows")) == [("a", 4), ("b", 3)]
+    with TrackerClient(tracker.address) as client:
+        ends = [each.kind for each in client.list_events(job).events if isinstance(each.kind, Ended)]
+        assert Counter((end.segment, end.scope, end.elements) for end in ends) == Counter(
+            (segment, *end) for segment in ("in", "clean") for end in (("a", 4), ("b", 3))
+        )
+        assert client.job(job).in_flight == 0
+    second.stop()
+
+
+def test_a_batch_that_is_committed_while_nothing_comes_takes_effect(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    def start() -> BatchTracking:
+        tracking = BatchTracking(feed, spark, job, tracker.address)
+        source = tracking.source(
+            feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
+        )
+        released = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
+        released.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+        return tracking
+
+    first = start()
+    feed.put(row(1, 1), row(2, 2, last=True))
+    epoch = first.batched[0].process_next()
+    assert epoch == 0
+    second = start()
+    first.batched[0].commit(0)
+    soon(lambda: second.client.job(job).ended_substreams == 1)
+    second.process_all_available()
+    assert rows_of(tmp_path / "out", spark, "tenant", "rows") == [("a", 2)]
+    first.stop()
+    second.stop()
