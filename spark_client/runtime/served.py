@@ -27,7 +27,7 @@ from spark_client.runtime.batches import BatchQuery
 from spark_client.runtime.follower import Follower
 from spark_client.runtime.queries import sentence_of
 from spark_client.runtime.queryplan import QueryPlan
-from spark_client.spark_internals.checkpoints import last_begun, last_commit, query_id, started_query
+from spark_client.spark_internals.checkpoints import clear_unfinished, last_begun, last_commit, query_id, started_query
 from spark_client.spark_internals.columns import dumps, loads
 from spark_client.spark_internals.sessions import end_process, is_remote
 
@@ -150,6 +150,10 @@ class PlannedQuery:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._end)
             threading.Thread(target=_end_with, args=[os.getppid()], name="tracking-server", daemon=True).start()
+            try:
+                clear_unfinished(self._plan.checkpoint)  # Spark looks when this process is there
+            except Exception as error:  # who begins meets it, and tells
+                _log.warning("the checkpoint %s cannot be read: %s", self._plan.checkpoint, error)
             session = SparkSession.active()
             if is_remote(session) and not self._plan.bounded:  # else it begins before it ends
                 threading.Thread(target=self._begin_alone, args=[session], name="tracking-begin", daemon=True).start()

@@ -7,6 +7,7 @@ what is done between batches fails. Since Spark 3.5.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import weakref
@@ -39,9 +40,9 @@ def check_release(what: str, least: tuple[int, ...], advice: str) -> None:
 
 
 # Of Spark Connect: relies on ``SparkSession.cloneSession``, on ``DataFrame._plan`` being data of no session, on the
-# constructor of such a DataFrame, and on ``SparkConnectClient._channel`` and ``close``. Batches see the settings of the
-# session that started their query, and change them, so each query has a session of its own. Fails closed: a query does
-# not start. Since Spark 4.1.
+# constructor of such a DataFrame, and on ``SparkConnectClient._channel``, ``close`` and ``_cleanup_ml_cache``. Batches
+# see the settings of the session that started their query, and change them, so each query has a session of its own.
+# Fails closed: a query does not start. Since Spark 4.1.
 
 
 def own_session(spark: SparkSession) -> SparkSession:
@@ -53,6 +54,8 @@ def own_session(spark: SparkSession) -> SparkSession:
         # waits for threads that do not run any more.
         copy.client.close = copy.client._channel.close
         weakref.finalize(copy, copy.client._channel.close)
+        # Each client asks its server for something when Python ends, and for ten minutes where there is no server.
+        atexit.unregister(getattr(copy.client, "_cleanup_ml_cache", None))  # type: ignore[arg-type]
         return cast(SparkSession, copy)
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
 from examples.services.connect import ConnectServer
@@ -155,8 +157,20 @@ def collected(it: Application) -> None:
     assert it.spark.range(3).count() == 3
 
 
+def left(it: Application) -> None:
+    """Ask nothing of the server for a query's session when Python ends: one that is gone is asked for ten minutes."""
+    asked: list[SparkConnectClient] = []
+    given: Any = it.spark
+    own: Any = own_session(given)
+    SparkConnectClient.execute_command = lambda client, *_: asked.append(client)  # type: ignore[method-assign, assignment]
+    atexit._run_exitfuncs()
+    assert given.client in asked
+    assert own.client not in asked
+    os._exit(0)
+
+
 PROGRAMS: dict[str, Callable[[Application], None]] = {
-    each.__name__: each for each in (night, detached, dry, alone, failing, held, collected)
+    each.__name__: each for each in (night, detached, dry, alone, failing, held, collected, left)
 }
 
 

@@ -16,6 +16,7 @@ from tests.client.processes import Server
 from tests.connect.programs import run
 from tests.spark.conftest import settings
 from tests.spark.feed import Feed, row
+from tests.spark.test_first_moments import BEING_WRITTEN
 from tests.spark.waiting import soon
 from tracker.client import DrainState, TrackerClient
 
@@ -70,6 +71,18 @@ def test_each_night_releases_what_it_has_ended(
 
 
 @pytest.mark.thorough
+def test_a_server_killed_while_it_wrote_down_a_first_batch_starts_again(
+    connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    put(feed, 0)
+    offsets = tmp_path / "cp" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / BEING_WRITTEN[0]).touch()
+    run("night", connect, tracker.address, job, tmp_path)
+    assert released(tmp_path / "out") == wanted(feed)
+
+
+@pytest.mark.thorough
 def test_a_dry_run_takes_rows_of_a_remote_session(
     connect: ConnectServer, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -92,10 +105,11 @@ def test_a_failure_reaches_the_application_and_the_next_start_makes_up(
 
 
 @pytest.mark.thorough
-def test_a_session_that_is_collected_leaves_the_others_their_threads(
+def test_a_session_of_a_query_ends_as_quietly_as_it_lived(
     connect: ConnectServer, tracker: Server, job: str, tmp_path: Path
 ) -> None:
     run("collected", connect, tracker.address, job, tmp_path)
+    run("left", connect, tracker.address, job, tmp_path)
 
 
 @pytest.mark.thorough
