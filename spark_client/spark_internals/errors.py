@@ -22,6 +22,12 @@ NOT_SHOWN: Final[tuple[type[Exception], type[Exception]]] = (AttributeError, _Py
 # As Python's tracebacks write it.
 _CAUSE: Final = re.compile(r"\b\w*(?:Exception|Error): (.+)$", re.MULTILINE)
 _LONGEST: Final = 300  #: characters of such words
+#: The last one where Spark finds the entry while it writes its own in a store of objects.
+_TWO_DRIVERS: Final = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Concurrent update to the log",
+    "Multiple streaming queries are concurrently using",
+)
 _SENTENCE: Final = re.compile(r"^(?:spark_client\.errors\.)?(?:TrackingError|UsageError): (.+)$", re.MULTILINE)
 
 
@@ -39,8 +45,10 @@ def of_two_drivers(error: BaseException) -> bool:
 
     >>> of_two_drivers(RuntimeError("Concurrent update to the log. Multiple streaming jobs detected for 2."))
     True
+    >>> of_two_drivers(RuntimeError("Multiple streaming queries are concurrently using s3a://shop/cp/offsets."))
+    True
     """
-    return has_text(error, "CONCURRENT_STREAM_LOG_UPDATE") or has_text(error, "Concurrent update to the log")
+    return any(has_text(error, text) for text in _TWO_DRIVERS)
 
 
 def sentence_in(error: BaseException) -> str | None:
