@@ -45,7 +45,7 @@ class ConnectServer(Service):
         return f"sc://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        home = Path(pyspark.__file__).parent
+        home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
         settings = {**self._settings, "spark.connect.grpc.binding.port": str(self.port)}
         given = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
         environment = {

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from examples.services import jars
-from tests.chaos.plan import BROKERS, EVENLY, STORES, WEIGHTS, drawn, faults, is_over_kafka
+from tests.chaos.plan import BROKERS, EVENLY, SERVERS, STORES, WEIGHTS, drawn, faults, is_over_kafka
 from tests.chaos.rounds import Round
 from tests.chaos.spark_home import ARCHIVE, archive, spark_home
 from tests.chaos.table import kills, read, table, write
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=24, help="of rows that are fed in a round")
     parser.add_argument("--without", choices=("units", "commit", "labels"), help="take a protection out")
     parser.add_argument("--lake", action="store_true", help="in a store of objects; results in files, Delta or Iceberg")
+    parser.add_argument("--connect", action="store_true", help="over Spark Connect")
     parser.add_argument("--only", nargs="+", choices=tuple(WEIGHTS), help="these kinds of faults")
     parser.add_argument("--json", type=Path, help="write what came of it there, too, after each round")
     parser.add_argument("--resume", action="store_true", help="go on with the run that --json has, if it has one")
@@ -63,10 +64,12 @@ def main() -> int:
             print(f"round {seed} {time.monotonic() - since:6.1f} s  {text}", flush=True)
 
         over_kafka = kafka and is_over_kafka(seed, given.without)
-        left_out = (frozenset() if over_kafka else BROKERS) | (frozenset() if given.lake else STORES)
+        there = ((over_kafka, BROKERS), (given.lake, STORES), (given.connect, SERVERS))
+        left_out = {kind for has, kinds in there if not has for kind in kinds}
         kinds = [kind for kind in given.only or WEIGHTS if kind not in left_out]
         plan = faults(seed, drawn(seed, given.faults, kinds, WEIGHTS if given.kills is None else EVENLY))
-        outcome = Round(seed, path, plan, given.files, given.without, say, over_kafka, home, given.lake).play()
+        on = {"kafka": over_kafka, "home": home, "lake": given.lake, "connect": given.connect}
+        outcome = Round(seed, path, plan, given.files, given.without, say, **on).play()
         outcomes.append(outcome)
         say(f"{'NOT EXACT' if outcome.problems else 'exact'} ({', '.join(outcome.shape.traits) or 'plain'})")
         for problem in outcome.problems:
@@ -102,7 +105,8 @@ def _again(seed: int, given: argparse.Namespace) -> str:
     kills = "" if given.kills is None else f" --kills {given.kills}"
     without = "" if given.without is None else f" --without {given.without}"
     only = "" if given.only is None else f" --only {shlex.join(given.only)}"
-    return command + kills + without + (" --lake" if given.lake else "") + only
+    places = "".join(f" --{place}" for place in ("lake", "connect") if getattr(given, place))
+    return command + kills + without + places + only
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -23,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from examples.lake.services import settings as lake
 from examples.services import jars
+from examples.services.connect import ConnectServer
 from spark_client import Channel, Marks, Tracking
 from spark_client.counting.probes import Reporting
 from spark_client.counting.runs import Run
@@ -130,7 +132,9 @@ def dice(shape: Shape, place: str) -> random.Random:
 def session(shape: Shape, path: Path) -> SparkSession:
     """Start two executors of one core each. One that is silent for some seconds is given up: so zombies come to be."""
     checkpoints = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    options = {
+    options: dict[str, Any] = {
+        "spark.master": "local-cluster[2,1,1024]",
+        "spark.log.level": "ERROR",
         "spark.executor.memory": "512m",
         "spark.deploy.maxExecutorRetries": -1,
         "spark.task.maxFailures": 100,
@@ -152,17 +156,16 @@ def session(shape: Shape, path: Path) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("chaos")
     if shape.brokers:
         options["spark.jars"] = jars.connector()
     if shape.store:
         options |= {"spark.jars": ",".join([jars.lake(), jars.s3a()]), **lake(shape.store, path / CATALOG)}
         options["spark.hadoop.fs.s3a.fast.upload.buffer"] = "bytebuffer"  # not the disk, whose files have no sums here
-    for key, value in options.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    if shape.connect:
+        server = ConnectServer(path, {key: str(value) for key, value in options.items()})
+        server.start()
+        return SparkSession.builder.remote(server.url).getOrCreate()
+    return SparkSession.builder.config(map=options).appName("chaos").getOrCreate()
 
 
 def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
@@ -179,6 +182,14 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
     assembly.Reporting = partial(FlakyReporting, shape=shape, failures=failures)  # type: ignore[assignment, attr-defined]
     tracking = Tracking(spark, shape.job, shape.server, probe="executors", retry_for=120)
     raw = fed()
+
+    def step(place: str) -> Callable[[DataFrame], DataFrame]:
+        def taken(rows: DataFrame) -> DataFrame:
+            import_module("tests.chaos.job").dawdle(shape)  # over Spark Connect, where the batches are
+            return rows.mapInArrow(flaky(place), rows.schema)
+
+        return taken
+
     source = tracking.source(
         raw.mapInArrow(Splits(shape), raw.schema) if shape.splits else raw,
         "in",
@@ -190,9 +201,9 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
     )
     place = f"s3a://{PLACE}" if shape.store else str(path)
     channel = _channel(tracking, shape, place)
-    sending = source.transform(lambda df: df.mapInArrow(flaky("send"), df.schema)).where("kind <> 'z'")
+    sending = source.transform(step("send")).where("kind <> 'z'")
     queries = [sending.writeStream.channel(channel)]
-    received = tracking.receive(channel).transform(lambda df: df.mapInArrow(flaky("receive"), df.schema))
+    received = tracking.receive(channel).transform(step("receive"))
     released = tracking.release(received, ["kind"], aggs={"rows": F.sum("whole"), "amount": F.sum("amount")})
     results = released.writeStream.receipts(f"{place}/receipts")
     if shape.table == "iceberg":
@@ -215,7 +226,7 @@ def pipeline(spark: SparkSession, shape: Shape, path: Path) -> Tracking:
             front=Marks("is_last"),
             counted=True,
         )
-        flaked = audited.transform(lambda df: df.mapInArrow(flaky("audit"), df.schema))
+        flaked = audited.transform(step("audit"))
         queries.append(flaked.writeStream.foreachBatch(twice))
     for number, query in enumerate(queries, 1):
         query.option("checkpointLocation", f"{place}/cp{number}").option("seal", shape.seal).start()
@@ -232,6 +243,7 @@ def _channel(tracking: Tracking, shape: Shape, place: str) -> Channel:
     )
 
 
+@cache
 def dawdle(shape: Shape) -> None:
     """Have Spark take longer from a batch's report to its commit, so that drivers are often killed between the two."""
     send = Run.send
@@ -267,7 +279,6 @@ def main(path: Path) -> None:
     shape = Shape.read(path / "shape.json")
     if shape.without == "commit":
         commit_at_once()
-    dawdle(shape)
     if (path / "order").exists() and drained(shape):
         return  # by the driver before this one, which was killed before it could end
     tracking = pipeline(session(shape, path), shape, path)

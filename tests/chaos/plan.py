@@ -30,12 +30,15 @@ WEIGHTS = {
     "pause driver": 1,
     "pause tracker": 2,
     "zombie driver": 1,
+    "second driver": 1,
     "cut network": 3,
     "hold back answers": 3,
     "kill broker": 2,
     "hold back the broker's answers": 3,
     "kill store": 3,
     "break the store's answers": 3,
+    "kill query": 3,
+    "kill driver, not its server": 1,
 }
 KILLS = ("kill worker", "kill executor", "kill driver", "kill tracker")
 IN_A_DRAIN = ", in a drain"  #: what is added to the kind of a fault that strikes while a job drains
@@ -43,12 +46,12 @@ IN_A_DRAIN = ", in a drain"  #: what is added to the kind of a fault that strike
 BROKERS = frozenset(["kill broker", "hold back the broker's answers"])
 #: Only where all is in a store of objects.
 STORES = frozenset(["kill store", "break the store's answers"])
+#: Only over Spark Connect: the process that runs a query's batches; the program, whose server and queries go on.
+SERVERS = frozenset(["kill query", "kill driver, not its server"])
 #: In a store of objects, results go into files or into one of these.
 TABLES = ("delta", "iceberg")
 #: Where many kills are to come, and of each kind about as many. Drivers are also killed alone, and in drains.
-EVENLY = {**dict.fromkeys(WEIGHTS, 1), **dict.fromkeys(STORES, 8), **dict.fromkeys(KILLS, 15)}
-#: Of a step that is not deterministic: a batch that another driver replays may well differ from what was published.
-DRIVERS = frozenset(["kill driver", "kill driver, not its children", "kill source reader", "zombie driver"])
+EVENLY = {**dict.fromkeys(WEIGHTS, 1), **dict.fromkeys(STORES | SERVERS, 8), **dict.fromkeys(KILLS, 15)}
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Shape:
         drains: whether the round ends by a drain, with windows that no mark has ended.
         store: the URL of a store of objects, which has checkpoints, channel, results and receipts; empty: a disk has.
         table: the format of the results, one of `TABLES`; empty: files.
+        connect: whether the job runs over Spark Connect, on a server that its program starts.
         without: the protection that is taken out; empty: none.
     """
 
@@ -96,12 +100,13 @@ class Shape:
     drains: bool
     store: str = ""
     table: str = ""
+    connect: bool = False
     without: str = ""
 
     @property
     def traits(self) -> list[str]:
         """The particulars of the job."""
-        plain = ("seal", "audit", "splits", "drains", "brokers", "store")
+        plain = ("seal", "audit", "splits", "drains", "brokers", "store", "connect")
         return [*(trait for trait in plain if getattr(self, trait)), *([self.table] if self.table else [])]
 
     def write(self, path: Path) -> None:
@@ -124,7 +129,7 @@ def is_over_kafka(seed: int, without: str | None) -> bool:
     return without == "labels" or (without is None and random.Random(f"channel {seed}").random() < 0.25)
 
 
-def shape(seed: int, server: str, brokers: str, without: str | None, store: str = "") -> Shape:
+def shape(seed: int, server: str, brokers: str, without: str | None, store: str = "", connect: bool = False) -> Shape:
     """Draw the job of a round.
 
     Args:
@@ -134,6 +139,7 @@ def shape(seed: int, server: str, brokers: str, without: str | None, store: str 
         without: the protection that is taken out.
         store: the URL of a store of objects; empty: all is on a disk. Only there a function makes two actions of each
             batch, whose results it renames.
+        connect: whether it runs over Spark Connect.
     """
     rng = random.Random(f"shape {seed}")
     seal, audit, splits, drains = (rng.random() < share for share in (0.5, 0.5, 0.5, 0.33))
@@ -142,7 +148,9 @@ def shape(seed: int, server: str, brokers: str, without: str | None, store: str 
     splits = splits and not brokers
     table = rng.choice(["", *TABLES]) if store else ""
     audit, drains = audit and not store, drains and not splits
-    return Shape(seed, f"chaos-{seed}", server, brokers, seal, audit, splits, drains, store, table, without or "")
+    return Shape(
+        seed, f"chaos-{seed}", server, brokers, seal, audit, splits, drains, store, table, connect, without or ""
+    )
 
 
 def drawn(seed: int, number: int, kinds: Sequence[str], weights: Mapping[str, int] = WEIGHTS) -> list[str]:

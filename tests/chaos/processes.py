@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 MARK = "CHAOS_ROUND"  #: the environment variable that every process of a round inherits
 
-Role: TypeAlias = Literal["driver", "jvm", "executor", "reader", "worker", "daemon", "other"]
+Role: TypeAlias = Literal["driver", "jvm", "executor", "reader", "worker", "daemon", "query", "other"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,8 @@ def _role(command: str, parent: str) -> Role:
         return "jvm"
     if "python_streaming_source_runner" in command:
         return "reader"
+    if "foreach_batch_worker" in command:
+        return "query"
     if "pyspark.daemon pyspark.worker" in command:
         return "worker" if "pyspark.daemon" in parent else "daemon"
     return "other"

@@ -46,6 +46,7 @@ _TARGETS: dict[str, tuple[Role, ...]] = {
     "worker": ("worker",),
     "executor": ("executor",),
     "source reader": ("reader",),
+    "query": ("query",),
 }
 
 
@@ -108,6 +109,7 @@ class Round:
         say: hears of each fault.
         kafka: whether the channel is a topic of a Kafka broker, which is started for the round.
         lake: whether all is in a store of objects, which is started for the round, and results may go into tables.
+        connect: whether the job runs over Spark Connect.
         home: of `spark_home`; None: the round makes its own.
     """
 
@@ -122,6 +124,7 @@ class Round:
         kafka: bool = False,
         home: Path | None = None,
         lake: bool = False,
+        connect: bool = False,
     ) -> None:
         self._path = path
         self._say = say
@@ -139,7 +142,8 @@ class Round:
         self._broker_line: Line | None = None
         self._broker = Kafka(path / "kafka", self._line_to_broker) if kafka else None
         store = f"http://127.0.0.1:{self._line_to_store.port}" if self._line_to_store else ""
-        self._shape = shape(seed, self._line.address, self._broker.servers if self._broker else "", without, store)
+        brokers = self._broker.servers if self._broker else ""
+        self._shape = shape(seed, self._line.address, brokers, without, store, connect)
         self._kept = truth.Kept(path, self._shape, self._store)
         self._shape.write(path / "shape.json")
         self._plan = plan
@@ -330,6 +334,9 @@ class Round:
         jvm = [process.pid for process in living if process.role == "jvm" and process.pid in family]
         if fault.kind == "pause driver":
             self._pause([driver.pid, *jvm], fault.seconds)
+        elif fault.kind == "second driver":
+            self._zombies.append(driver)
+            self._restart()
         elif fault.kind == "zombie driver":
             send(family, signal.SIGSTOP)
             self._zombies.append(driver)
@@ -337,7 +344,8 @@ class Round:
             self._wait_until(self._is_working, "a driver that was started beside a zombie does no work")
             send(reversed(family), signal.SIGCONT)
         else:
-            send(family if fault.kind == "kill driver" else [driver.pid, *jvm], signal.SIGKILL)
+            alone = [driver.pid, *jvm] if fault.kind != "kill driver, not its server" else [driver.pid]
+            send(family if fault.kind == "kill driver" else alone, signal.SIGKILL)
             if driver.wait() != -signal.SIGKILL:  # it had ended by itself, which is no kill
                 self._keep_up()
                 self._strike_the_driver(fault)
@@ -357,9 +365,14 @@ class Round:
 
     def _target(self, fault: Fault, roles: tuple[Role, ...]) -> int:
         found: list[int] = []
+        fed = time.monotonic()
 
         def there() -> bool:
+            nonlocal fed
             assert self._driver is not None
+            if time.monotonic() - fed > _IDLES and self._put < len(self._rows):
+                self._put_rows(self._put + 1)  # a server whose program was killed may have done all that there was
+                fed = time.monotonic()
             living = processes(self._mark)
             own = set(below(self._driver.pid, living))
             found[:] = [process.pid for process in living if process.role in roles and process.pid in own]
