@@ -28,6 +28,7 @@ from spark_client.plan.state_layout import changed_forms
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 from tracker.client import Ended
+from tracker.contract.values import EVERY_SCOPE
 
 _ACKNOWLEDGE_EVERY: Final = 10.0  #: seconds
 _DRAINED: Final = "drained.json"
@@ -124,7 +125,9 @@ class RecordedCounts(GivenCounts):
         for number, each in files.items():
             (going_on if number == own or each.incarnation == run.incarnation else before).append(each)
         # Up to where the counts given before were said to be complete; None: nowhere, or the counts are unknown.
-        self._through = run.news.frontiers(segment).get("*") if any(each.given for each in going_on) else None
+        self._through: int | None = None
+        if any(each.given for each in going_on):
+            self._through = run.news.frontiers().get(segment, {}).get(EVERY_SCOPE)
         self._known = {substream for each in going_on for substream in each.given}
         self._drained = self._drained_by(segment, {run.deployment, *(each.name for each in files.values())})
         self.done = {substream for each in before for substream in each.given}

@@ -109,15 +109,14 @@ class JobNews:
         with self.explaining():
             self._logs.unsubscribe(name)
 
-    def frontiers(self, front: str) -> Mapping[str, int]:
-        """Return the times that a front has promised, by scope; ``"*"``: for every scope.
+    def frontiers(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the times that each front has promised, by scope; ``"*"``: for every scope.
 
         Raises:
             TrackingError: the tracker cannot be reached.
         """
         with self.explaining():
-            fronts = self._client.job(self._job).fronts
-        return next((status.frontiers for status in fronts if status.front == front), {})
+            return {status.front: status.frontiers for status in self._client.job(self._job).fronts}
 
     def acknowledge_before_drain(self, subscriptions: Subscriptions) -> None:
         """Acknowledge all that has happened, unless the job drains.

@@ -401,18 +401,18 @@ class LiveFront:
     def begin(self, given: GivenCounts) -> None:
         """Learn what counts earlier deployments were given, when the query starts."""
 
-    def resume(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
+    def resume(self, frontiers: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
         """Learn, when the query starts, what earlier runs have promised.
 
         Args:
-            frontiers: returns the times that the tracker has of a front, by scope.
+            frontiers: returns the times that the tracker has, by front and scope.
         """
 
-    def rest(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
+    def rest(self, frontiers: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
         """Note what was promised, before a drain: the next deployment begins there.
 
         Args:
-            frontiers: returns the times that the tracker has of a front, by scope.
+            frontiers: returns the times that the tracker has, by front and scope.
         """
 
     def look(self, checkpoint: Folder, epoch: int | None, at_once: bool = False) -> None:  # noqa: ARG002

@@ -357,13 +357,13 @@ class LiveFrontier(LiveFront):
         if self.front.read_scopes is not None:
             self._list(self.front.texts(self._spark, self.front.read_scopes()))
 
-    def resume(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
+    def resume(self, frontiers: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
         # At the tracker a deployment begins without promises, so windows that had ended would do so once more.
         epoch, drained = (self._notes / _REACHED).read(self._drained) or (None, [])
         if epoch is not None and epoch > (-1 if self._epoch is None else self._epoch):
             drained = []  # the checkpoint was set back since, and its rows are read again
         if self._listed or drained:
-            known = {(name, scope) for name in self.names for scope in frontiers(name)}
+            known = {(name, scope) for name, scopes in frontiers().items() for scope in scopes}
             # Each would be a promise, and a silent partition be waited for anew at each start.
             self.promised([each for subject, each in self._waiting.items() if subject in known])
             self.promise(
@@ -372,8 +372,9 @@ class LiveFrontier(LiveFront):
                 if name in self.names and (name, scope) not in known
             )
 
-    def rest(self, frontiers: Callable[[str], Mapping[str, int]]) -> None:
-        reached = [[name, scope, time] for name in self.names for scope, time in frontiers(name).items()]
+    def rest(self, frontiers: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
+        promised = frontiers()
+        reached = [[name, *reached] for name in self.names for reached in promised.get(name, {}).items()]
         if reached:
             (self._notes / _REACHED).put(self._drained, [self._epoch, reached])
 

@@ -85,7 +85,7 @@ def test_a_checkpoint_that_was_set_back_promises_nothing_beforehand(
         made.look(Folder(tmp_path), epoch)
         return made
 
-    live(7).rest(lambda _: {"*": 65})
+    live(7).rest(lambda: {"in": {"*": 65}})
     begun = live(epoch)
-    begun.resume(lambda _: {})
+    begun.resume(dict)
     assert [(each.front, each.time) for each in begun.due() if isinstance(each, TimePromise)] == promised
