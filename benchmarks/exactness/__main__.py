@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.exactness import faults, flights, peers, report
 from benchmarks.exactness.engine import Engine, Run, UnavailableError
+from benchmarks.exactness.in_lake import InLake
 from benchmarks.exactness.judge import judge
 from benchmarks.exactness.queries import QUERIES
 from benchmarks.exactness.tracked import Tracked, delayed
@@ -28,6 +29,7 @@ from examples.flights.progress import Progress
 SHARED: Mapping[str, Callable[[], Sequence[Engine]]] = {
     "spark": lambda: [Watermark("5 minutes"), Watermark("40 minutes")],
     "ours": lambda: [Tracked(), Tracked(delayed("5 minutes"))],
+    "lake": lambda: [InLake(), InLake(delayed("5 minutes"))],
     "flink": lambda: [peers.flink(5, 5), peers.flink(40, 5)],
     "beam": lambda: [peers.beam(5), peers.beam(40)],
     "bytewax": lambda: [peers.bytewax(5), peers.bytewax(40)],
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.PAGE.write_text(report.rendered(report.PAGE.read_text(), data))
     if not measured and {"shared", "own"} & {*parts}:
         return 2
-    ours = [each for each in measured if each.engine == Tracked().name]
+    ours = [each for each in measured if each.engine in (Tracked().name, InLake().name)]
     return 0 if all(each.right == each.windows and not each.wrong for each in ours) else 1
 
 

@@ -65,7 +65,7 @@ def _ours() -> Fault:
         with TrackerProcess(directory / "tracker") as tracker, local_session(directory) as spark:
             feed = Feed(directory)
             running = Running(spark, tracker.address, feed, delayed("5 minutes"), workload)
-            running.start("tumbling", directory / "cp", collected)
+            running.start("tumbling", str(directory / "cp"), collected)
             for step in workload.steps:
                 feed.publish(step)
                 running.settle()

@@ -130,12 +130,13 @@ def flink(delay: int, idle: int | None) -> Peer:
     """
     silent = f"idle after {idle} minutes" if idle else "no idle timeout"
     setting = "`table.exec.source.idle-timeout`" if idle else "no `table.exec.source.idle-timeout` (the default)"
+    # Its documentation's way for times that ascend: with no interval at all, a row of the newest time is late.
     interval = f"'{delay}' MINUTE" if delay else "'0.001' SECOND"
     return Peer(
         f"Flink, delay of {_length(delay)}, {silent}",
         f"PyFlink 2.2.1, Flink SQL over Kafka: `WATERMARK FOR ts AS ts - INTERVAL {interval}`, by partition; {setting}",
         "flink",
-        {"delay": delay, "idle": idle and idle / 2},  # a step of two minutes takes a second
+        {"interval": interval, "idle": idle and idle / 2},  # a step of two minutes takes a second
         kafka=True,
     )
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -151,7 +152,7 @@ def _tracked(spark: SparkSession, feed: Feed, workload: Workload, directory: Pat
     tracking = Tracking(spark, "replay", tracker)
     rows = feed.stream(spark)
     source = tracking.source(rows, "events", scope="tenant", window=("at", TUMBLING), front=Schedule())
-    counts = Windows(tracking, source)
+    counts = Windows(partial(tracking.expect, source))
     out = directory / "out"
     if dies:
         sys.addaudithook(_death_after_results(out))

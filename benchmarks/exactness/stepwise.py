@@ -6,12 +6,12 @@ So a result comes in the step that brought it out, however slow the machine is. 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -84,16 +84,15 @@ class Collected:
 
         A further column is the result's completeness, as a release states it.
         """
-        run = self.runs.setdefault(query, Run())
+        self.runs.setdefault(query, Run())
+        return lambda rows, _: self.take(query, rows.collect())
 
-        def take(rows: DataFrame, _: int) -> None:
-            for row in rows.collect():
-                tenant, entity, begin, end, bids, volume, highest, *more = row
-                marked = bool(more) and more[0] != "whole"
-                key = Key(tenant, entity, begin, end)
-                run.emitted.append(Emitted(self.step, key, (bids, volume, highest), marked))
-
-        return take
+    def take(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Take results of a query, with the columns of `taker`."""
+        for tenant, entity, begin, end, bids, volume, highest, *more in rows:
+            marked = bool(more) and more[0] != "whole"
+            key = Key(tenant, entity, begin, end)
+            self.runs[query].emitted.append(Emitted(self.step, key, (bids, volume, highest), marked))
 
 
 def figures() -> dict[str, Column]:

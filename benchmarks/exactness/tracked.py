@@ -16,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,10 @@ from benchmarks.exactness.stepwise import (
 from benchmarks.exactness.watermarks import NATIVE
 from benchmarks.exactness.workload import MINUTE, Step, Workload
 from examples.flights.spark import local_session
-from spark_client import Front, Frontier, Schedule, TrackedStream, Tracking, sliding
+from spark_client import Front, Frontier, Released, Schedule, TrackedStream, TrackedWriter, Tracking, sliding
 from tracker.testing import LocalTracker, ManualClock
+
+Give = Callable[[list[tuple[str, datetime, int]]], None]  #: gets tenants, the beginnings of windows, and counts
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Tracked:
             feed, collected = Feed(directory), Collected()
             running = Running(spark, tracker.address, feed, self._promise, workload, clock)
             for query in queries:
-                running.start(query, directory / query, collected)
+                running.start(query, str(directory / query), collected)
             return play(workload, feed, running, collected, show)
 
 
@@ -122,39 +126,47 @@ class Running:
         self._workload = workload
         self._clock = clock
         self._jobs: dict[str, Tracking] = {}
-        self._checkpoints: dict[str, Path] = {}
+        self._checkpoints: dict[str, str] = {}
         self._counted: list[Windows | _Minutes] = []
 
-    def start(self, query: str, checkpoint: Path, collected: Collected) -> None:
+    def start(self, query: str, checkpoint: str, collected: Collected) -> None:
         tracking = Tracking(self._spark, query, self._tracker, **self._promise.rules)
         self._jobs[query], self._checkpoints[query] = tracking, checkpoint
         rows = self._feed.stream(self._spark)
-        take = collected.taker(query)
         released = query in ("tumbling", "join") or (query == "sliding" and self._promise.delay)
         if not released:
             source = self._minutes(tracking, rows)
             rows = tracking.with_watermark(source, "at", "instants" if query == "session" else "windows")
             written = tracking.write_stream(NATIVE[query](rows), source)
-            written.foreachBatch(take).option("checkpointLocation", str(checkpoint)).start()
+            written.foreachBatch(collected.taker(query)).option("checkpointLocation", checkpoint).start()
             return
         source = self._windows(tracking, rows, query)
         kept = source.where("kind in ('bid', 'auction')" if query == "join" else BIDS)
         if query == "join":
             joined = tracking.release(kept, columns=["kind", "auction", "price"]).apply(_joined)
-            writer = joined.writeStream.foreachBatch(lambda batch, epoch: take(shaped(batch, "auction"), epoch))
+            writer = self._written(joined, query, collected, "auction")
         else:
             entity = "auction" if query == "sliding" else None
             release = tracking.release(kept, [entity] if entity else [], aggs=figures(), completeness=True)
-            writer = release.writeStream.foreachBatch(
-                lambda batch, epoch: take(shaped(batch, entity, "completeness"), epoch)
-            )
-        writer.option("checkpointLocation", str(checkpoint)).start()
+            writer = self._written(release, query, collected, entity, "completeness")
+        writer.option("checkpointLocation", checkpoint).start()
+
+    def _written(
+        self, release: Released, query: str, collected: Collected, entity: str | None, *more: str
+    ) -> TrackedWriter:
+        """Return the writer of a query's results, which are collected with the columns that `shaped` has."""
+        take = collected.taker(query)
+        return release.writeStream.foreachBatch(lambda batch, epoch: take(shaped(batch, entity, *more), epoch))
+
+    def _counts(self, tracking: Tracking, source: TrackedStream, query: str) -> Give:  # noqa: ARG002
+        """Return a function that gives the counts of windows."""
+        return partial(tracking.expect, source)
 
     def _windows(self, tracking: Tracking, rows: DataFrame, query: str) -> TrackedStream:
         length = sliding(TUMBLING, SLIDING) if query == "sliding" else TUMBLING
         if query == "sliding":
             rows = rows.where(BIDS)  # each row becomes several
-        front = self._promise.front(self._workload.partitions)
+        front = self._front(query)
         unique = self._promise.unique
         source = tracking.source(
             rows,
@@ -166,8 +178,11 @@ class Running:
             deduplicate=unique,
         )
         if self._promise.counted:
-            self._counted.append(Windows(tracking, source))
+            self._counted.append(Windows(self._counts(tracking, source, query)))
         return source
+
+    def _front(self, query: str) -> Front:  # noqa: ARG002
+        return self._promise.front(self._workload.partitions)
 
     def _minutes(self, tracking: Tracking, rows: DataFrame) -> TrackedStream:
         delay = self._promise.delay
@@ -196,7 +211,7 @@ class Running:
         for query, tracking in self._jobs.items():
             tracking.stop()
             native = query == "session" or (query == "sliding" and not self._promise.delay)
-            aside[query] = None if native else tracking.late(str(self._checkpoints[query])).count()
+            aside[query] = None if native else tracking.late(self._checkpoints[query]).count()
         return aside
 
 
@@ -207,11 +222,10 @@ def _joined(rows: DataFrame) -> DataFrame:
 
 
 class Windows:
-    """The counts of each site's windows, for a source, as soon as the site has stated all of a window's minutes."""
+    """The counts of each site's windows, given to a source as soon as the site has stated all of a window's minutes."""
 
-    def __init__(self, tracking: Tracking, source: TrackedStream) -> None:
-        self._tracking = tracking
-        self._source = source
+    def __init__(self, give: Give) -> None:
+        self._give = give
         self._stated: dict[tuple[str, int], list[int]] = defaultdict(list)
 
     def take(self, step: Step) -> None:
@@ -223,7 +237,7 @@ class Windows:
             if len(minutes) == LENGTH // MINUTE and sum(minutes) > 0:
                 known.append((count.tenant, time_of(window[1]), sum(minutes)))
         if known:
-            self._tracking.expect(self._source, known)
+            self._give(known)
 
 
 class _Minutes:

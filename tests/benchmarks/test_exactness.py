@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.exactness import faults, nexmark, peers, report
 from benchmarks.exactness.engine import Engine, UnavailableError
+from benchmarks.exactness.in_lake import InLake
 from benchmarks.exactness.judge import Emitted, Verdict, judge
 from benchmarks.exactness.queries import GAP, LENGTH, QUERIES, SLIDE, Key, Result
 from benchmarks.exactness.tracked import Tracked
@@ -333,14 +334,17 @@ def run(engine: Engine, workload: Workload, queries: list[str], directory: Path)
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_tracker_with_counts_is_exact_although_a_site_is_cut_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "engine"), [("ours", Tracked()), ("lake", InLake())])
+def test_the_tracker_with_counts_is_exact_although_a_site_is_cut_off(
+    name: str, engine: Tracked, tmp_path: Path
+) -> None:
     """In a process of its own, since the run has a Spark session of its own."""
-    command = [sys.executable, "-m", "benchmarks.exactness", "--engines", "ours", "--parts", "shared"]
+    command = [sys.executable, "-m", "benchmarks.exactness", "--engines", name, "--parts", "shared"]
     command += ["--minutes", "12", "--queries", "tumbling", "--json", str(tmp_path / "figures.json")]
     ran = subprocess.run([*command, "--promises", "counts"], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (line,) = report.Data(tmp_path / "figures.json").lines
-    assert (line.engine, line.query) == (Tracked().name, "tumbling")
+    assert (line.engine, line.query) == (engine.name, "tumbling")
     assert line.windows == line.right == 8
     assert (line.wrong, line.never, line.doubled, line.lost, line.aside) == (0, 0, 0, 0, 0)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Marks, Tracking
@@ -61,12 +63,12 @@ class Play:
         return released, late
 
 
-def late_of(tracking: Tracking, checkpoint: Path) -> dict[str, int]:
-    """Count the rows of each tenant that were set aside."""
-    late: dict[str, int] = {}
+def late_of(tracking: Tracking, checkpoint: Path, key: Callable[[Row], Any] = lambda row: row["scope"]) -> Counter[Any]:
+    """Count the rows that were set aside, by tenant or by what else `key` returns."""
+    late = Counter[Any]()
     for found in tracking.late(str(checkpoint)).collect():
         rows = 1 if found["kind"] == "row" else json.loads(found["data"])["rows"]
-        late[found["scope"]] = late.get(found["scope"], 0) + rows
+        late[key(found)] += rows
     return late
 
 

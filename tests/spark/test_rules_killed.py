@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from contextlib import suppress
@@ -20,6 +19,7 @@ from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
 from tests.spark.dying import Driver, KilledError
 from tests.spark.feed import START, Feed, row, rows_of
+from tests.spark.test_one_result import late_of
 from tracker.client import DrainState, TrackerClient, TrackerError
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
@@ -90,10 +90,10 @@ def test_each_row_is_in_one_result_or_late(
     for tenant, start, rows, _ in results:
         came[tenant, str(start)[:13]] += rows
     with BatchTracking(feed, spark, f"{job}-reader", tracker.address) as tracking:
-        for each in tracking.late(str(tmp_path / "cp")).collect():
-            start = each["end_time"] - timedelta(hours=1)
-            rows = 1 if each["kind"] == "row" else json.loads(each["data"])["rows"]
-            came[each["scope"], str(start)[:13]] += rows
+        late = late_of(
+            tracking, tmp_path / "cp", lambda row: (row["scope"], str(row["end_time"] - timedelta(hours=1))[:13])
+        )
+    came.update(late)
     assert came == expected
     whole = Counter((tenant, start) for tenant, start, _, how in results if how == "whole")
     # After a drain, further rows open again a window that marks or counts have closed.

@@ -26,7 +26,7 @@ _EVENTS = """
 CREATE TABLE events (
     number BIGINT, tenant STRING, kind STRING, `at` BIGINT, auction BIGINT, person BIGINT, price BIGINT,
     ts AS TO_TIMESTAMP_LTZ(`at`, 3),
-    WATERMARK FOR ts AS ts - INTERVAL {delay}
+    WATERMARK FOR ts AS ts - INTERVAL {interval}
 ) WITH (
     'connector' = 'kafka', 'topic' = '{events}', 'properties.bootstrap.servers' = '{servers}',
     'properties.group.id' = 'flink', 'scan.startup.mode' = 'earliest-offset', 'format' = 'json'
@@ -85,10 +85,8 @@ def begin(options: dict[str, Any]) -> Any:
     tables = TableEnvironment.create(
         EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(settings).build()
     )
-    names = {key: options[key] for key in ("events", "results", "servers")}
-    # Its documentation's way for times that ascend: with no interval at all, a row of the newest time is late.
-    delay = f"'{round(options['delay'])}' MINUTE" if options["delay"] else "'0.001' SECOND"
-    tables.execute_sql(_EVENTS.format(delay=delay, **names))
+    names = {key: options[key] for key in ("events", "results", "servers", "interval")}
+    tables.execute_sql(_EVENTS.format(**names))
     tables.execute_sql(_RESULTS.format(**names))
     for kind in ("bid", "auction"):
         tables.execute_sql(f"CREATE TEMPORARY VIEW {kind}s AS SELECT * FROM events WHERE kind = '{kind}'")
