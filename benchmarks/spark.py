@@ -31,9 +31,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.figures import written
+from examples.lake.services import environment
+from examples.lake.services import settings as lake
+from examples.services import jars
+from examples.services.s3 import S3
 from spark_client import Frontier, Tracking
 from spark_client.runtime.queryplan import CountingMode
-from spark_client.storage.directories import publish, write_parquet
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -46,10 +49,11 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000, help="keys in each of the ten substreams of a batch")
     parser.add_argument("--runs", type=int, default=3, help="runs of each way, in turns")
     parser.add_argument("--only", choices=["release", "job"], help="one comparison")
+    parser.add_argument("--store", action="store_true", help="in a store of objects, a process on this machine")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory:
-        bench = Bench(Path(directory), given.rows, given.batches, given.keys)
+        bench = Bench(Path(directory), given.rows, given.batches, given.keys, given.store)
         try:
             measured = bench.run(given.runs, given.only)
         finally:
@@ -58,11 +62,20 @@ def main() -> None:
 
 
 class Bench:
-    """One Spark session, one tracker, and the rows that all ways read."""
+    """One Spark session, one tracker, and the rows that all ways read; checkpoints, channels and results on a disk, or
+    in a store of objects."""
 
-    def __init__(self, path: Path, rows: int, batches: int, keys: int) -> None:
+    def __init__(self, path: Path, rows: int, batches: int, keys: int, in_store: bool = False) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         self._path = path
+        self._store = S3(path / "s3") if in_store else None
+        self._place = "s3a://state/bench" if in_store else str(path)
+        settings: dict[str, Any] = {}
+        if self._store is not None:
+            self._store.start()
+            os.environ.update(environment(self._store))
+            settings = {"spark.jars": ",".join([jars.lake(), jars.s3a()])}
+            settings |= lake(self._store.endpoint, path / "catalog.db")
         self._rows = rows
         self._batches = batches
         self._seconds = 0.0
@@ -75,6 +88,7 @@ class Bench:
             .config("spark.sql.shuffle.partitions", 2)
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
+            .config(map=settings)
             .getOrCreate()
         )
         self.spark.sparkContext.setLogLevel("ERROR")
@@ -94,10 +108,12 @@ class Bench:
         """Stop what was started."""
         self.spark.stop()
         self._tracker.terminate()
+        if self._store is not None:
+            self._store.kill()
 
     def run(self, runs: int, only: str | None) -> dict[str, Any]:
         """Run all ways in turns, `runs` times, after a turn that is not counted: it warms the JVM up."""
-        ways: dict[str, dict[str, Callable[[Path], None]]] = {
+        ways: dict[str, dict[str, Callable[[str], None]]] = {
             "release": {
                 "Spark's watermark": self.by_sparks_watermark,
                 "tracker, substream by substream": self.by_release,
@@ -137,55 +153,55 @@ class Bench:
 
     # ---------------------------------------------------------------- ways
 
-    def by_sparks_watermark(self, path: Path) -> None:
+    def by_sparks_watermark(self, path: str) -> None:
         """Use Spark's own: `withWatermark` and an aggregation in append mode."""
         grouped = self._stream().withWatermark("ts", "0 seconds").groupBy(F.window("ts", "1 minute"), "tenant", "key")
         writer = grouped.agg(*_aggs()).writeStream
-        writer = writer.format("parquet").option("path", str(path / "out"))
-        self._wait(writer.option("checkpointLocation", str(path / "cp")).trigger(availableNow=True).start())
+        writer = writer.format("parquet").option("path", f"{path}/out")
+        self._wait(writer.option("checkpointLocation", f"{path}/cp").trigger(availableNow=True).start())
 
-    def by_release(self, path: Path) -> None:
+    def by_release(self, path: str) -> None:
         """Keep partial aggregates as state; release each substream by its own end."""
-        tracking = Tracking(self.spark, path.name, self.address)
+        tracking = Tracking(self.spark, Path(path).name, self.address)
         released = tracking.release(self._source(tracking, "in"), ["key"], aggs=_by_name())
-        writer = released.writeStream.option("checkpointLocation", path / "cp")
-        self._run_to_the_end(tracking, lambda: writer.start(path / "out"))
+        writer = released.writeStream.option("checkpointLocation", f"{path}/cp")
+        self._run_to_the_end(tracking, lambda: writer.start(f"{path}/out"))
 
-    def by_exact_watermark(self, path: Path) -> None:
+    def by_exact_watermark(self, path: str) -> None:
         """Use Spark's operator, moved by the tracker."""
-        tracking = Tracking(self.spark, path.name, self.address)
+        tracking = Tracking(self.spark, Path(path).name, self.address)
         source = self._source(tracking, "in")
         rows = tracking.with_watermark(source, "ts", "windows")
         grouped = rows.groupBy(F.window("ts", "1 minute"), "tenant", "key").agg(*_aggs())
-        writer = tracking.write_stream(grouped, source).format("parquet").option("path", str(path / "out"))
-        writer = writer.option("checkpointLocation", str(path / "cp")).outputMode("append")
+        writer = tracking.write_stream(grouped, source).format("parquet").option("path", f"{path}/out")
+        writer = writer.option("checkpointLocation", f"{path}/cp").outputMode("append")
         self._run_to_the_end(tracking, writer.start)
 
-    def untracked_job(self, path: Path) -> None:
+    def untracked_job(self, path: str) -> None:
         """Run the two queries, with the same files between them, and Spark's watermark in the second."""
-        spark, clean = self.spark, path / "clean"
+        spark, clean = self.spark, f"{path}/clean"
         schema = _clean(self._stream()).schema
 
         def write(rows: DataFrame, epoch: int) -> None:
-            publish(clean / f"{epoch:012d}", write_parquet(_clean(rows)))
+            _clean(rows).write.mode("overwrite").parquet(f"{clean}/{epoch:012d}")
 
-        first = self._stream().writeStream.foreachBatch(write).option("checkpointLocation", str(path / "cp1"))
+        first = self._stream().writeStream.foreachBatch(write).option("checkpointLocation", f"{path}/cp1")
         self._wait(first.trigger(availableNow=True).start())
         stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(f"{clean}/[0-9]*")
         grouped = stream.withWatermark("ts", "0 seconds").groupBy(F.window("ts", "1 minute"), "tenant", "key")
-        second = grouped.agg(*_aggs()).writeStream.format("parquet").option("path", str(path / "out"))
-        self._wait(second.option("checkpointLocation", str(path / "cp2")).trigger(availableNow=True).start())
+        second = grouped.agg(*_aggs()).writeStream.format("parquet").option("path", f"{path}/out")
+        self._wait(second.option("checkpointLocation", f"{path}/cp2").trigger(availableNow=True).start())
 
-    def tracked_job(self, path: Path, probe: CountingMode = "driver", seal: bool = False) -> None:
+    def tracked_job(self, path: str, probe: CountingMode = "driver", seal: bool = False) -> None:
         """Run the two queries, tracked: sent, received, released."""
-        tracking = Tracking(self.spark, path.name, self.address, probe=probe)
-        channel = tracking.channel("clean", str(path / "clean"))
+        tracking = Tracking(self.spark, Path(path).name, self.address, probe=probe)
+        channel = tracking.channel("clean", f"{path}/clean")
         first = self._source(tracking, "in").transform(_clean).writeStream.channel(channel)
         received = tracking.receive(channel, max_epochs_per_trigger=1)
         second = tracking.release(received, ["key"], aggs=_by_name()).writeStream
-        first.option("checkpointLocation", path / "cp1").option("seal", seal)
-        second.option("checkpointLocation", path / "cp2").option("seal", seal)
-        self._run_to_the_end(tracking, first.start, lambda: second.start(path / "out"))
+        first.option("checkpointLocation", f"{path}/cp1").option("seal", seal)
+        second.option("checkpointLocation", f"{path}/cp2").option("seal", seal)
+        self._run_to_the_end(tracking, first.start, lambda: second.start(f"{path}/out"))
 
     # ---------------------------------------------------------------- parts
 
@@ -220,19 +236,20 @@ class Bench:
             front=Frontier("0 seconds"),
         )
 
-    def _time(self, start: Callable[[Path], None]) -> tuple[float, float]:
+    def _time(self, start: Callable[[str], None]) -> tuple[float, float]:
         """Measure seconds a batch of rows: all that Spark did after the first batch, of both queries if there are two.
 
         Also the seconds of processor time of the whole run, first batches included, which other people's work on the
         machine disturbs less.
         """
         self._runs += 1
-        path = self._path / f"run-{self._runs}"
+        path = f"{self._place}/run-{self._runs}"
         self._seconds = 0.0
         before = processor_time()
         start(path)
         spent = processor_time() - before
-        shutil.rmtree(path, ignore_errors=True)
+        if self._store is None:
+            shutil.rmtree(path, ignore_errors=True)
         return self._seconds / (self._batches - 1), spent
 
     def _wait(self, query: Any) -> None:
