@@ -374,7 +374,7 @@ class LiveFrontier(LiveFront):
 
     def rest(self, frontiers: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
         promised = frontiers()
-        reached = [[name, *reached] for name in self.names for reached in promised.get(name, {}).items()]
+        reached = [[name, scope, time] for name in self.names for scope, time in promised.get(name, {}).items()]
         if reached:
             (self._notes / _REACHED).put(self._drained, [self._epoch, reached])
 

@@ -224,9 +224,11 @@ class BatchQuery(FunctionQuery):
         """Return whether a batch was let in that Spark has not committed, here or by a driver before."""
         if self.gate.last_epoch is None:
             left = self.run.left
-            if left is not None and self._left is None:  # which no one changes before a batch is let in
+            if left is None:
+                return False
+            if self._left is None:  # which no one changes before a batch is let in
                 self._left = self.begun(left)
-            return left is not None and bool(self._left)
+            return self._left
         last = self.last_seen_commit
         return last is None or last < self.gate.last_epoch
 

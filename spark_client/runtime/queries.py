@@ -152,6 +152,7 @@ class TrackedQuery:
             last = last_commit(self.checkpoint)
             try:
                 opened = self._open_run(query, run, 0 if last is None else last + 1)
+                # Once more: no driver before can report a batch from here on, and some may have until now.
                 opened.resume(last_commit(self.checkpoint), last_begun(self.checkpoint))
                 self._run = opened
                 if last is None and not begun:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,34 @@ def cases() -> Iterator[Any]:
         yield pytest.param(kind, held, moment, marks=() if soon else pytest.mark.thorough)
 
 
+def started(
+    feed: Feed, spark: SparkSession, job: str, tracker: Server, path: Path, seal: bool = False, **options: Any
+) -> BatchTracking:
+    """Start a query that sends rows on, and one that releases them."""
+    tracking = BatchTracking(feed, spark, job, tracker.address, **options)
+    source = tracking.source(
+        feed.stream(spark),
+        "in",
+        scope="tenant",
+        window=("ts", "1 hour"),
+        identity=["row_id"],
+        front=Marks("is_last"),
+        counted=True,
+    )
+    channel = tracking.channel("clean", str(path / "clean"))
+    sends = source.writeStream.channel(channel).option("checkpointLocation", path / "cp0")
+    sends.option("seal", seal).start()
+    releases = tracking.release(tracking.receive(channel), aggs={"rows": F.count("*")}).writeStream
+    releases.option("checkpointLocation", path / "cp1").option("seal", seal).start(path / "out")
+    return tracking
+
+
+def ends_of(job: str, tracker: Server) -> list[Ended]:
+    """Return the ends that were announced."""
+    with TrackerClient(tracker.address) as client:
+        return [each.kind for each in client.list_events(job).events if isinstance(each.kind, Ended)]
+
+
 @pytest.mark.parametrize(("kind", "held", "moment"), list(cases()))
 def test_a_batch_that_is_committed_before(
     spark: SparkSession,
@@ -54,30 +83,7 @@ def test_a_batch_that_is_committed_before(
     held: str,
     moment: str,
 ) -> None:
-    options = dict(OPTIONS[kind])
-    seal = options.pop("seal", False)
-
-    def start() -> BatchTracking:
-        tracking = BatchTracking(feed, spark, job, tracker.address, **options)
-        source = tracking.source(
-            feed.stream(spark),
-            "in",
-            scope="tenant",
-            window=("ts", "1 hour"),
-            identity=["row_id"],
-            front=Marks("is_last"),
-            counted=True,
-        )
-        channel = tracking.channel("clean", str(tmp_path / "clean"))
-        writers = [
-            source.writeStream.channel(channel),
-            tracking.release(tracking.receive(channel), aggs={"rows": F.count("*")}).writeStream,
-        ]
-        for number, writer in enumerate(writers):
-            started = writer.option("checkpointLocation", tmp_path / f"cp{number}").option("seal", seal)
-            started.start(tmp_path / "out") if number else started.start()
-        return tracking
-
+    start = partial(started, feed, spark, job, tracker, tmp_path, **OPTIONS[kind])
     first = start()
     feed.put(row(1, 1), row(2, 2, "b"))
     first.process_all_available()
@@ -111,35 +117,26 @@ def test_a_batch_that_is_committed_before(
     second.process_all_available()
     first.stop()
     assert sorted(rows_of(tmp_path / "out", spark, "tenant", "rows")) == [("a", 4), ("b", 3)]
-    with TrackerClient(tracker.address) as client:
-        ends = [each.kind for each in client.list_events(job).events if isinstance(each.kind, Ended)]
-        assert Counter((end.segment, end.scope, end.elements) for end in ends) == Counter(
-            (segment, *end) for segment in ("in", "clean") for end in (("a", 4), ("b", 3))
-        )
-        assert client.job(job).in_flight == 0
+    assert Counter((end.segment, end.scope, end.elements) for end in ends_of(job, tracker)) == Counter(
+        (segment, *end) for segment in ("in", "clean") for end in (("a", 4), ("b", 3))
+    )
+    assert second.client.job(job).in_flight == 0
     second.stop()
 
 
 def test_a_batch_that_is_committed_while_nothing_comes_takes_effect(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
-    def start() -> BatchTracking:
-        tracking = BatchTracking(feed, spark, job, tracker.address)
-        source = tracking.source(
-            feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last")
-        )
-        released = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
-        released.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
-        return tracking
-
+    start = partial(started, feed, spark, job, tracker, tmp_path)
     first = start()
     feed.put(row(1, 1), row(2, 2, last=True))
     epoch = first.batched[0].process_next()
     assert epoch == 0
     second = start()
     first.batched[0].commit(0)
-    soon(lambda: second.client.job(job).ended_substreams == 1)
+    soon(lambda: [end.segment for end in ends_of(job, tracker)] == ["in"])
     second.process_all_available()
+    assert second.client.job(job).ended_substreams == 1
     assert rows_of(tmp_path / "out", spark, "tenant", "rows") == [("a", 2)]
     first.stop()
     second.stop()
