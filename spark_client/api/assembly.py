@@ -52,7 +52,7 @@ from spark_client.spark_internals.sessions import moved, own_session
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.folder import Folder
 from spark_client.trackers.jobclient import JobClient
-from spark_client.windows import durations
+from spark_client.windows import lengths
 
 _log = logging.getLogger("spark_client")
 
@@ -137,7 +137,7 @@ class Assembly:
             state_segment=state_segment(release) if release is not None and to.sends else None,
             name=name,
             bounded=bounded,
-            pace=0.0 if every is None else durations.microseconds(self.spark, every, "trigger") / 1_000_000,
+            pace=0.0 if every is None else lengths.microseconds(self.spark, every, "trigger") / 1_000_000,
         )
 
     def query(self, writer: TrackedWriter | SeveralWriter, plan: QueryPlan) -> tuple[FunctionQuery, Start]:

@@ -43,8 +43,8 @@ from spark_client.storage.databases import Connection
 from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import OnBadRows
 from spark_client.windows.declaration import Window, declare
-from spark_client.windows.durations import Duration
 from spark_client.windows.eventtime import WALL
+from spark_client.windows.lengths import Duration
 
 
 class Declarations:

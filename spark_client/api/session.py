@@ -40,8 +40,7 @@ from spark_client.spark_internals.sessions import is_remote
 from spark_client.spark_internals.stores import folder_of
 from spark_client.trackers.embedding import is_journal, tracker_of
 from spark_client.trackers.jobclient import Trackers
-from spark_client.windows import durations
-from spark_client.windows.durations import Duration
+from spark_client.windows.lengths import Duration, length
 from spark_client.windows.substreams import Substreams
 from tracker.client import Credentials, DrainMode, Ordering
 from tracker.contract.values import table
@@ -529,6 +528,6 @@ def _check_ordering(sharded: bool, ordering: Ordering) -> None:
 def _lengths(spark: SparkSession, **given: Duration | None) -> dict[str, timedelta | None]:
     """Return rules of the job that are lengths of time."""
     return {
-        name: None if duration is None else timedelta(microseconds=durations.length(spark, duration, name))
+        name: None if duration is None else timedelta(microseconds=length(spark, duration, name))
         for name, duration in given.items()
     }

@@ -27,9 +27,9 @@ from spark_client.columns import ColumnOrName, column
 from spark_client.errors import UsageError
 from spark_client.spark_internals.columns import Form
 from spark_client.storage.folder import Folder
-from spark_client.windows import durations
+from spark_client.windows import lengths
 from spark_client.windows.belonging import Condition, partition_within
-from spark_client.windows.durations import Duration
+from spark_client.windows.lengths import Duration
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Expected, Finish, Frontier, Report
 from tracker.contract.commands import CommitPromise
@@ -293,7 +293,7 @@ def silence(source: SourceRows, after: Duration, front: str, rules: Iterable[str
     Raises:
         UsageError: it is no length of time.
     """
-    length = durations.length(source.rows.sparkSession, after, f"{front}'s idle_after")
+    length = lengths.length(source.rows.sparkSession, after, f"{front}'s idle_after")
     return dict.fromkeys(rules, timedelta(microseconds=length))
 
 

@@ -26,9 +26,9 @@ from spark_client.fronts.front import (
 )
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.folder import Folder
-from spark_client.windows import durations, eventtime
+from spark_client.windows import eventtime, lengths
 from spark_client.windows.belonging import Condition
-from spark_client.windows.durations import Duration
+from spark_client.windows.lengths import Duration
 from spark_client.windows.substreams import Substream
 from tracker.client import Frontier
 from tracker.contract.commands import CommitPromise
@@ -241,13 +241,13 @@ class BoundedOutOfOrderness(Front):
             self.listed = self.texts(source.rows.sparkSession, self._scopes)
         self._scopes = []  # a table is of the session
         self.moves_progress = not self._per_scope and not self.after_runs
-        self._delay = durations.not_negative(source.rows.sparkSession, self._allowed, self._longest)
+        self._delay = lengths.not_negative(source.rows.sparkSession, self._allowed, self._longest)
         if self._idle_after is not None:
             rules = [*["scope_idle_after"] * self._per_scope, *["front_idle_after"] * (len(self.names) > 1)]
             self.idle_after = silence(source, self._idle_after, "Frontier", rules)
         self._time = source.rule.micros(source.time)
         if self._ahead is not None:
-            far = durations.not_negative(source.rows.sparkSession, self._ahead, "Frontier's ahead")
+            far = lengths.not_negative(source.rows.sparkSession, self._ahead, "Frontier's ahead")
             now = F.current_timestamp().cast(source.rows.select(source.time).schema[0].dataType)
             self._is_near = self._time <= source.rule.micros(now) + far
             self._time = F.when(self._is_near, self._time)
@@ -319,7 +319,7 @@ class MeasuredFrontier(BoundedOutOfOrderness):
         super().bind(source)
         self.moves_progress = False
         self.scoped = self._per_scope
-        floor = durations.not_negative(source.rows.sparkSession, self._floor, "Frontier.measured's floor")
+        floor = lengths.not_negative(source.rows.sparkSession, self._floor, "Frontier.measured's floor")
         self.learnt = _Note(self.name, -1, share(self._target), self._delay, floor)
         if floor > self._delay:
             raise UsageError(f"{self!r}: the floor is above the ceiling")

@@ -15,7 +15,7 @@ from spark_client.columns import ColumnOrName, check_types, column, names_of, re
 from spark_client.errors import UsageError
 from spark_client.fronts.front import Front, Group, Partitions, Promiser, Promises, SourceRows, silence
 from spark_client.windows.belonging import Condition
-from spark_client.windows.durations import Duration
+from spark_client.windows.lengths import Duration
 
 _OBSERVED: Final = 100  #: marks of a batch that are observed on the way; more are read by an action of their own
 

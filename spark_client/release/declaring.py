@@ -21,8 +21,8 @@ from spark_client.release.aggregation import aggregation_of
 from spark_client.spark_internals.columns import expression_form, stable_text
 from spark_client.spark_internals.plans import has_lambda
 from spark_client.spark_internals.tasks import passes_through_arrow
-from spark_client.windows import durations
-from spark_client.windows.durations import Duration
+from spark_client.windows import lengths
+from spark_client.windows.lengths import Duration
 from spark_client.windows.substreams import Ability
 
 _IN_FILES: Final = "which files of the state cannot hold: cast it to a type that Parquet has"
@@ -55,7 +55,7 @@ def declare(
     check_choice("on_overflow", on_overflow, "fail", "null")
     if columns:
         _check_replaced(early, "rows that are kept have")
-    every = None if early is None else durations.not_negative(rows.sparkSession, early, "early")
+    every = None if early is None else lengths.not_negative(rows.sparkSession, early, "early")
     rule, belonging = stream.input.rule, stream.input.belonging
     asks = f"release of {stream.segment!r}"
     if early is not None:

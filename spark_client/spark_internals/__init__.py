@@ -8,7 +8,7 @@ or *open*, so that it goes on without. `tests/spark_internals` has a test for ea
 Other rooms rely on what Spark does, through public interfaces, and promises nowhere. The same tests hold Spark to it:
 
 - texts of errors: an expression's ``raise_error`` and a task's exception are in the error that a query fails with
-  (`windows.belonging`, `runtime.queries`), and so is why a length of time is refused (`windows.durations`) and that
+  (`windows.belonging`, `runtime.queries`), and so is why a length of time is refused (`windows.lengths`) and that
   there is no such source (`destinations.kafka_channel`). Where they are not, a failure is shown as Spark words it;
 - attempts: Spark collects the rows of successful ones only, and no two have one number (`counting.probes`). An
   attempt's number that came twice would be taken for the same work;

@@ -14,10 +14,9 @@ from spark_client.errors import UsageError, check_choice, check_faults
 from spark_client.spark_internals.plans import is_plain
 from spark_client.windows import eventtime
 from spark_client.windows.belonging import Belonging, Condition, OnBadRows, of_text, of_time, of_zone
-from spark_client.windows.durations import Duration
 from spark_client.windows.eventtime import INSTANT
 from spark_client.windows.fixed import FixedLength
-from spark_client.windows.lengths import Length, TimedRows, zone_of
+from spark_client.windows.lengths import Duration, Length, TimedRows, zone_of
 from spark_client.windows.named import Named
 from spark_client.windows.substreams import Substreams
 

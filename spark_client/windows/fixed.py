@@ -13,10 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.windows import durations, eventtime
-from spark_client.windows.durations import Duration
+from spark_client.windows import eventtime, lengths
 from spark_client.windows.eventtime import DATE, DAY, INSTANT, LIMIT
-from spark_client.windows.lengths import Length, TimedRows
+from spark_client.windows.lengths import Duration, Length, TimedRows
 from spark_client.windows.substreams import Substream, Substreams, Windows
 
 
@@ -148,7 +147,7 @@ class FixedLength(Length):
     length: Duration
 
     def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
-        length = durations.length(rows.df.sparkSession, self.length, "the window's length")
+        length = lengths.length(rows.df.sparkSession, self.length, "the window's length")
         offset = rows.offset_within(length, self.length)
         rule = Fixed(length, offset, **rows.fields(rows.time, by_date=rows.kind == DATE))
         return rule, rule.key_at(rows.micros, None)

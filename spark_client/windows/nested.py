@@ -16,11 +16,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.windows import durations
+from spark_client.windows import lengths
 from spark_client.windows.calendars import Calendar, CalendarRule, rule_of
-from spark_client.windows.durations import Duration
 from spark_client.windows.eventtime import DAY, MOMENTS, check_kind_of
-from spark_client.windows.lengths import Length, TimedRows
+from spark_client.windows.lengths import Duration, Length, TimedRows
 from spark_client.windows.substreams import (
     COMPLETENESS,
     Ability,
@@ -263,7 +262,7 @@ def levels_of(df: DataFrame, given: Nested, time: str, offset: int, what: str) -
             cut = rule_of(df, each, time, offset, what)
             levels.append(Level(each.text, cut.longest, offset, cut))
         else:
-            length = durations.length(df.sparkSession, each, "nested")
+            length = lengths.length(df.sparkSession, each, "nested")
             levels.append(Level(str(each), length, offset % length, None))
     for one, other in pairwise(levels):
         fits = other.calendar is not None or (one.calendar is None and other.length % one.length == 0)

@@ -24,11 +24,10 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.columns import TRACKER, fold, named, resolve, types_in
 from spark_client.errors import UsageError, check_faults
 from spark_client.spark_internals.plans import is_plain
-from spark_client.windows import durations, eventtime
-from spark_client.windows.durations import Duration
+from spark_client.windows import eventtime, lengths
 from spark_client.windows.eventtime import MOMENTS, check_kind_of
 from spark_client.windows.fixed import Fixed
-from spark_client.windows.lengths import Length, TimedRows
+from spark_client.windows.lengths import Duration, Length, TimedRows
 from spark_client.windows.substreams import (
     COMPLETENESS,
     WHOLE,
@@ -81,10 +80,10 @@ class Session(Length):
 
     def lengths(self, spark: SparkSession) -> tuple[int, int]:
         """Return the gap and the step, in microseconds."""
-        gap = durations.length(spark, self.gap, "session")
+        gap = lengths.length(spark, self.gap, "session")
         if self.step is None:
             return gap, gap if gap % 2 else gap // 2
-        step = durations.length(spark, self.step, "session: step")
+        step = lengths.length(spark, self.step, "session: step")
         if gap % step or gap // step > _MOST:
             raise UsageError(
                 f"session({self.gap!r}, step={self.step!r}): the gap has to be a multiple of the step, at most {_MOST} "

@@ -10,11 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.errors import UsageError
-from spark_client.windows import durations
-from spark_client.windows.durations import Duration
+from spark_client.windows import lengths
 from spark_client.windows.eventtime import DATE
 from spark_client.windows.fixed import Fixed, FixedLength
-from spark_client.windows.lengths import Length, TimedRows
+from spark_client.windows.lengths import Duration, Length, TimedRows
 from spark_client.windows.substreams import Ability, Windows
 
 _END: Final = "_tracker_end"  #: of one of the windows that a row is in; no longer than until it is tracked
@@ -33,8 +32,8 @@ class Sliding(Length):
     every: Duration
 
     def windows(self, rows: TimedRows) -> tuple[Windows, Column]:
-        length = durations.length(rows.df.sparkSession, self.length, "the window's length")
-        slide = durations.length(rows.df.sparkSession, self.every, "the window's slide")
+        length = lengths.length(rows.df.sparkSession, self.length, "the window's length")
+        slide = lengths.length(rows.df.sparkSession, self.every, "the window's slide")
         if slide > length:
             raise UsageError(
                 f"sliding({self.length!r}, {self.every!r}): windows begin later than the one before has ended: give at "

@@ -24,7 +24,7 @@ _BESIDE = {"fronts": {"ManualFront"}}
 _PROTOCOL = {
     "destinations": {"destination"},
     "fronts": {"front"},
-    "windows": {"belonging", "declaration", "durations", "eventtime", "lengths", "substreams"},
+    "windows": {"belonging", "declaration", "eventtime", "lengths", "substreams"},
 }
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, UsageError
 from spark_client.fronts import timetable
-from spark_client.windows import durations, eventtime
+from spark_client.windows import eventtime, lengths
 from spark_client.windows.declaration import declare
 from spark_client.windows.substreams import Substreams
 from tests.client.processes import Server
@@ -67,7 +67,7 @@ def test_windows_equal_sparks_own_for_every_type_zone_width_and_offset(
         conf("spark.sql.session.timeZone", zone)
         conf("spark.sql.timestampType", rng.choice(["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"]))
         conf("spark.sql.ansi.enabled", rng.choice(["true", "false"]))
-        length = durations.length(spark, width, "width")
+        length = lengths.length(spark, width, "width")
         offset = f"{rng.randrange(1 - length, length)} microseconds" if rng.random() < 0.7 else "0 seconds"
         rows = times(spark, rng, kind, 200)
         declared = declare(rows, None, ("at", width, offset), None)
@@ -140,7 +140,7 @@ def test_texts_of_durations_mean_what_they_mean_to_spark(spark: SparkSession) ->
         except Exception:
             width = None
         try:
-            assert durations.length(spark, text, "it") == width, text
+            assert lengths.length(spark, text, "it") == width, text
         except UsageError:
             assert width is None, text
         try:
@@ -149,10 +149,10 @@ def test_texts_of_durations_mean_what_they_mean_to_spark(spark: SparkSession) ->
         except Exception:
             begin = None
         try:
-            assert (durations.microseconds(spark, text, "it") - begin) % (1000 * DAY) == 0, text
+            assert (lengths.microseconds(spark, text, "it") - begin) % (1000 * DAY) == 0, text
         except UsageError:
             assert begin is None, text
-    assert durations.length(spark, timedelta(minutes=90), "it") == durations.length(spark, "1 hour 30 minutes", "it")
+    assert lengths.length(spark, timedelta(minutes=90), "it") == lengths.length(spark, "1 hour 30 minutes", "it")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Frontier, Marks, Schedule, Tracking, UsageError, sliding
-from spark_client.windows import durations
+from spark_client.windows import lengths
 from spark_client.windows.declaration import declare
 from tests.client.processes import Server
 from tests.spark.batches import BatchTracking
@@ -34,7 +34,7 @@ def test_a_rows_windows_are_sparks_own(spark: SparkSession, conf: Any, draws: in
         kind = ["timestamp", "timestamp_ntz", "date"][number % 3]
         conf("spark.sql.session.timeZone", rng.choice(["UTC", "Europe/Berlin", "Asia/Kathmandu"]))
         width, every = WINDOWS[number % len(WINDOWS)]
-        slide = durations.length(spark, every, "slide")
+        slide = lengths.length(spark, every, "slide")
         offset = f"{rng.randrange(1 - slide, slide)} microseconds" if rng.random() < 0.7 else "0 seconds"
         drawn = [(rng.randrange(-(10**16), 10**16),) for _ in range(20)]
         rows = spark.createDataFrame(drawn, "micros long").select(F.timestamp_micros("micros").cast(kind).alias("at"))

@@ -17,8 +17,8 @@ from spark_client.errors import TrackingError, UsageError
 from spark_client.runtime.queries import sentence_of
 from spark_client.spark_internals.errors import has_text, sentence_in
 from spark_client.storage.topics import needing_a_connector
-from spark_client.windows import durations
 from spark_client.windows.belonging import MARK, tells_of_bad_rows
+from spark_client.windows.lengths import microseconds
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 
@@ -90,12 +90,12 @@ def test_a_users_error_that_resembles_ours_is_not_taken_for_it(spark: SparkSessi
 )
 def test_why_spark_refuses_a_length_of_time(spark: SparkSession, text: str, refusal: str) -> None:
     with pytest.raises(UsageError, match=refusal):
-        durations.microseconds(spark, text, "window")
+        microseconds(spark, text, "window")
 
 
 def test_lengths_of_time_are_read_from_a_windows_start(spark: SparkSession) -> None:
     lengths = {"1 day": 86_400_000_000, "-5 minutes": -300_000_000, "INTERVAL '0.5' SECOND": 500_000, "0 seconds": 0}
-    assert {text: durations.microseconds(spark, text, "window") for text in lengths} == lengths
+    assert {text: microseconds(spark, text, "window") for text in lengths} == lengths
 
 
 def test_a_source_that_is_not_there_is_known_by_the_error(spark: SparkSession) -> None:
