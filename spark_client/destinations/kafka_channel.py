@@ -28,7 +28,7 @@ from spark_client.destinations.channel import DoubledLabelsError, JsonChannel
 from spark_client.destinations.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
-from spark_client.storage import topics
+from spark_client.spark_internals import kafka
 from spark_client.storage.folder import Folder
 from spark_client.windows.declaration import Window, declare
 
@@ -141,7 +141,7 @@ class KafkaChannel(JsonChannel):
         target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
         sending = self._sending(target, published, sender, epoch)
         if sending is not None:
-            topics.write(self._records(published, sending), self.topic, self.servers, self._options)
+            kafka.write(self._records(published, sending), self.topic, self.servers, self._options)
         self.tidy(sender, epoch)
         return target
 
@@ -166,8 +166,8 @@ class KafkaChannel(JsonChannel):
             F.unix_micros(f"{TRACKER}.end").alias("end"),
         ]
         headers = F.array(
-            topics.header(topics.HEADER, F.to_json(F.struct(*lineage))),
-            topics.header(_EPOCH_HEADER, F.lit(sending.to_json())),
+            kafka.header(kafka.HEADER, F.to_json(F.struct(*lineage))),
+            kafka.header(_EPOCH_HEADER, F.lit(sending.to_json())),
         )
         own = [name for name in published.columns if name != TRACKER]
         return published.select(
@@ -213,12 +213,12 @@ class KafkaChannel(JsonChannel):
         options = {_ISOLATION: "read_committed", **self._options}  # services send in transactions
         reader = spark.readStream.format("kafka").options(**options).option("subscribe", self.topic)
         reader = reader.option("kafka.bootstrap.servers", self.servers).option("startingOffsets", "earliest")
-        records = topics.load(reader.option("includeHeaders", "true"))
+        records = kafka.load(reader.option("includeHeaders", "true"))
         schema, _ = self.description()
         own = T.StructType([field for field in schema.fields if field.name != TRACKER])
         parsed = records.select(
             jsonrows.from_json(F.col("value").cast("string"), own).alias("row"),
-            jsonrows.from_json(_value_of(0, topics.HEADER), _LINEAGE).alias("lineage"),
+            jsonrows.from_json(_value_of(0, kafka.HEADER), _LINEAGE).alias("lineage"),
             F.col("key").cast("string").try_cast("long").alias("key"),
             _value_of(1, _EPOCH_HEADER).alias(SENDING),
         )

@@ -12,7 +12,7 @@ from spark_client.destinations.sink import check_replaced
 from spark_client.errors import check_some
 from spark_client.plan import jsonrows
 from spark_client.plan.streams import Step
-from spark_client.storage import topics
+from spark_client.spark_internals import kafka
 
 
 class Topic:
@@ -68,12 +68,12 @@ class Topic:
         advice = f"Topic({self._topic!r}, …, rows=…) makes something else of them"
         rows = jsonrows.carried(self._shaped(rows), f"topic {self._topic!r}", advice)
         origin = F.to_json(F.struct(F.lit(query).alias("query"), F.lit(epoch).alias("epoch")))
-        headers = F.array(topics.header(topics.HEADER, origin)).alias("headers")
+        headers = F.array(kafka.header(kafka.HEADER, origin)).alias("headers")
         key = F.to_json(F.struct(*map(named, self._key)), {**jsonrows.OPTIONS, "ignoreNullFields": "false"}).alias(
             "key"
         )
         records = rows.select(key, jsonrows.to_json(rows.columns).alias("value"), headers)
-        topics.write(records, self._topic, self._servers, self._options)
+        kafka.write(records, self._topic, self._servers, self._options)
 
     def check_early(self, rows: DataFrame) -> None:
         """Refuse early results that the final ones would not replace."""

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.columns import ColumnOrName, column, names_of, resolve
 from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.fronts.front import Front, LiveFront
+from spark_client.spark_internals import kafka
 from spark_client.spark_internals.checkpoints import positions
-from spark_client.storage import topics
 from spark_client.storage.directories import local_path, read_json, write_first
 from spark_client.storage.folder import Folder
 from spark_client.windows.belonging import Condition
@@ -205,7 +205,7 @@ def _undecided(ends: Positions, decided: Positions) -> list[str]:
 
 def _latest(spark: SparkSession, servers: str, asked: Set[str], options: Mapping[str, str]) -> Positions:
     reader = spark.readStream.format("kafka").options(**options).option("subscribe", ",".join(sorted(asked)))
-    raw = topics.load(reader.option("kafka.bootstrap.servers", servers).option("startingOffsets", "latest"))
+    raw = kafka.load(reader.option("kafka.bootstrap.servers", servers).option("startingOffsets", "latest"))
     with tempfile.TemporaryDirectory() as directory:
         query = (
             raw.writeStream.format("noop").option("checkpointLocation", directory).trigger(availableNow=True).start()

@@ -9,7 +9,7 @@ Other rooms rely on what Spark does, through public interfaces, and promises now
 
 - texts of errors: an expression's ``raise_error`` and a task's exception are in the error that a query fails with
   (`windows.belonging`, `runtime.queries`), and so is why a length of time is refused (`windows.lengths`) and that
-  there is no such source (`destinations.kafka_channel`). Where they are not, a failure is shown as Spark words it;
+  there is no such source (`spark_internals.kafka`). Where they are not, a failure is shown as Spark words it;
 - attempts: Spark collects the rows of successful ones only, and no two have one number (`counting.probes`). An
   attempt's number that came twice would be taken for the same work;
 - ``noop`` reads all rows (`destinations.channel`). Where it did not, rows would be missing, and substreams stay open;

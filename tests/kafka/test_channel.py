@@ -20,7 +20,7 @@ from examples.services.kafka import Kafka
 from spark_client import Channel, FileChannel, Marks, Topic, Tracking, TrackingError, UsageError
 from spark_client.columns import TRACKER
 from spark_client.destinations.kafka_channel import KafkaChannel
-from spark_client.storage import topics
+from spark_client.spark_internals import kafka
 from spark_client.storage.folder import Folder
 from spark_client.windows.named import Named
 from tests.client.processes import Server
@@ -99,17 +99,17 @@ def test_rows_that_are_doubled_on_purpose_change_nothing(
     pipeline.tracking.process_all_available()
     first = records(spark, broker.servers, topic)
     assert first.count() == 57
-    topics.write(first, topic, broker.servers, {})  # before anything was received: copies in one batch
+    kafka.write(first, topic, broker.servers, {})  # before anything was received: copies in one batch
     pipeline.receiving.start(tmp_path / "out")
     pipeline.tracking.process_all_available()
 
-    topics.write(first.limit(20), topic, broker.servers, {})  # after it was received, of substreams that are open
+    kafka.write(first.limit(20), topic, broker.servers, {})  # after it was received, of substreams that are open
     broker.restart()
     feed.put(*[row(100 + i, 60 * (i // 2), "ab"[i % 2], amount=9, last=True) for i in range(4)])
     pipeline.tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
 
-    topics.write(records(spark, broker.servers, topic), topic, broker.servers, {})  # after their end: all of them
+    kafka.write(records(spark, broker.servers, topic), topic, broker.servers, {})  # after their end: all of them
     pipeline.tracking.process_all_available()
     assert rows_of(tmp_path / "out", spark, *COLUMNS) == expected(spark, feed)
     status = pipeline.tracking.client.job(job)
@@ -129,7 +129,7 @@ def test_without_deduplication_doubled_rows_do_damage(
     pipeline.sending.start()
     pipeline.tracking.process_all_available()
     of_a = F.col("value").cast("string").contains('"tenant":"a"')
-    topics.write(records(spark, broker.servers, topic).where(of_a), topic, broker.servers, {})
+    kafka.write(records(spark, broker.servers, topic).where(of_a), topic, broker.servers, {})
     pipeline.receiving.start(tmp_path / "out")
     feed.put(row(4, 4, "a", amount=5, last=True))
     pipeline.tracking.process_all_available()
@@ -175,7 +175,7 @@ def drive() -> None:
 
     address, servers, topic, path, job = *sys.argv[1:4], Path(sys.argv[4]), sys.argv[5]
     written: list[str] = []
-    write = topics.write
+    write = kafka.write
 
     def write_and_die(*given: Any) -> None:
         write(*given)
@@ -183,7 +183,7 @@ def drive() -> None:
         if len(written) == 2:
             os.killpg(0, signal.SIGKILL)
 
-    topics.write = write_and_die  # type: ignore[assignment]
+    kafka.write = write_and_die  # type: ignore[assignment]
     pipeline = Pipeline(session("driver"), address, servers, topic, Feed(path / "raw"), path, job)
     pipeline.start()
     pipeline.tracking.process_all_available()

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.errors import TrackingError, UsageError
 from spark_client.runtime.queries import sentence_of
 from spark_client.spark_internals.errors import has_text, sentence_in
-from spark_client.storage.topics import needing_a_connector
+from spark_client.spark_internals.kafka import needing_a_connector
 from spark_client.windows.belonging import MARK, tells_of_bad_rows
 from spark_client.windows.lengths import microseconds
 from tests.spark.feed import Feed, row
