@@ -1,4 +1,9 @@
-"""Tables of a lake as sinks: each epoch is one commit, or each row replaces the one with its key."""
+"""Tables of a lake as sinks: each epoch is one commit, or each row replaces the one with its key.
+
+A column may have a type that holds all values of the rows' as they are. `DataFrame.to` and Spark's own store assignment
+also take types in which values are rounded or cut, so the list is kept here. A date in a column of timestamps, and the
+like, is not in it: its meaning would depend on the session.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import check_present, fold, named, quoted
 from spark_client.destinations.completeness import Completeness
 from spark_client.destinations.destination import Destination, Written
 from spark_client.destinations.lineage import Line, Mark, Marks
 from spark_client.destinations.sink import SinkDestination, check_replaced, check_summed
-from spark_client.destinations.widening import fitted, holds_all
 from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.storage.directories import with_settings
 from spark_client.storage.folder import Folder
@@ -31,10 +36,64 @@ _GONE: Final = ("NOT_FOUND", "NOT_EXIST", "TABLE_ONLY_OPERATION", "MISSING_DELTA
 _COPIES: Final = "_tracker_copies"
 _PAUSES: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  #: seconds before each attempt at a commit
 
+_Digits: TypeAlias = dict[type[T.DataType], int]
+
+#: Digits that integers of a type may have.
+_HAS: Final[_Digits] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
+#: Digits of which a type has all integers.
+_HOLDS: Final[_Digits] = {
+    T.ByteType: 2,
+    T.ShortType: 4,
+    T.IntegerType: 9,
+    T.LongType: 18,
+    T.FloatType: 7,
+    T.DoubleType: 15,
+}
+
 
 def of_epoch(rows: DataFrame, query: str, epoch: int) -> DataFrame:
     """Return rows that name the query and the epoch that write them."""
     return rows.withColumns({WRITER[0]: F.lit(query), WRITER[1]: F.lit(epoch).cast("bigint")})
+
+
+def holds_all(kind: T.DataType, to: T.DataType) -> bool:
+    """Return whether a type has all values of another one, and a cast gives just these.
+
+    >>> holds_all(T.IntegerType(), T.LongType()), holds_all(T.LongType(), T.DoubleType())
+    (True, False)
+    """
+    if isinstance(kind, T.ArrayType) and isinstance(to, T.ArrayType):
+        return holds_all(kind.elementType, to.elementType)
+    if isinstance(kind, T.MapType) and isinstance(to, T.MapType):
+        return holds_all(kind.keyType, to.keyType) and holds_all(kind.valueType, to.valueType)
+    if isinstance(kind, T.StructType) and isinstance(to, T.StructType):
+        # A cast takes fields by their places.
+        return kind.names == to.names and all(
+            holds_all(each.dataType, other.dataType) for each, other in zip(kind.fields, to.fields, strict=True)
+        )
+    if isinstance(kind, T.DecimalType) and isinstance(to, T.DecimalType):
+        return kind.scale <= to.scale and kind.precision - kind.scale <= to.precision - to.scale
+    if kind == to or (isinstance(kind, T.FloatType) and isinstance(to, T.DoubleType)):
+        return True
+    has = _HAS.get(type(kind))
+    if isinstance(kind, T.DecimalType) and kind.scale == 0:
+        has = kind.precision
+    holds = to.precision - to.scale if isinstance(to, T.DecimalType) else _HOLDS.get(type(to))
+    return has is not None and holds is not None and has <= holds
+
+
+def fitted(rows: DataFrame, table: T.StructType) -> DataFrame:
+    """Return rows with a table's names and types for their columns, where nothing is lost by that."""
+    same = fold(rows.sparkSession)
+    there = {same(field.name): field for field in table.fields}
+    columns, changed = [], False
+    for field in rows.schema.fields:
+        column, its = named(field.name), there.get(same(field.name), field)
+        if its.dataType.simpleString() != field.dataType.simpleString() and holds_all(field.dataType, its.dataType):
+            column, changed = column.cast(its.dataType), True
+        changed |= its.name != field.name
+        columns.append(column.alias(its.name))
+    return rows.select(*columns) if changed else rows
 
 
 class LakeTable(ABC):

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import UsageError
-from spark_client.destinations.widening import fitted, holds_all
+from spark_client.destinations.lake import fitted, holds_all
 from tests.lake.test_tables import OF_FORMAT, there, values
 
 pytestmark = pytest.mark.spark
