@@ -16,10 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.assembly import Assembly
-from spark_client.api.declarations import Declarations
+from spark_client.api.declarations import Declarations, StatefulDeclarations
 from spark_client.api.multi_output import Outputs, SeveralWriter
 from spark_client.api.refusals import check_session, check_start, refuse_elsewhere
-from spark_client.api.stateful import StatefulDeclarations
 from spark_client.api.streams import TrackedStream
 from spark_client.api.writer import NativeWriter, TrackedWriter
 from spark_client.errors import UsageError, check_choice
