@@ -16,11 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.keyed import KeyedWriter, check_provider
 from spark_client.api.multi_output import SeveralWriter
-from spark_client.api.observing import ObservingWriter
 from spark_client.api.places import Places
 from spark_client.api.readers import ChannelReader, Readable, Reader, SourceReader, events_of
 from spark_client.api.refusals import refuse_elsewhere
-from spark_client.api.writer import TrackedWriter
+from spark_client.api.writer import ObservingWriter, TrackedWriter
 from spark_client.columns import TRACKER, session_zone
 from spark_client.counting.probes import ExecutorProbe, Reporting, TaskPromises
 from spark_client.counting.runs import Run

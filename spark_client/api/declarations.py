@@ -16,12 +16,11 @@ from spark_client.aggregates.aggregate import Aggregate
 from spark_client.api.assembly import Assembly, state_segment
 from spark_client.api.keyed import KeyedResults
 from spark_client.api.keyed import declared as declare_keyed
-from spark_client.api.observing import ObservingWriter
 from spark_client.api.readers import ChannelReader, Readable, SourceReader
 from spark_client.api.refusals import check_exact, refuse_elsewhere
 from spark_client.api.released import Released
 from spark_client.api.streams import TrackedStream
-from spark_client.api.writer import NativeWriter, Starter
+from spark_client.api.writer import NativeWriter, ObservingWriter, Starter
 from spark_client.columns import TRACKER, ColumnOrName, column, hashable, names_of, resolve, session_zone
 from spark_client.datasource.watermark import TimeSemantics
 from spark_client.destinations.channel import Channel, Received
@@ -339,7 +338,7 @@ class Declarations:
         >>> orders = tracking.source(raw, "orders", scope="shop", window=("at", "1 day"))   # doctest: +SKIP
         >>> tracking.observe(orders, "/cp/daily", "/cp/observer")                           # doctest: +SKIP
         """
-        writer = ObservingWriter(stream, query, checkpoint, source, from_now, every)
+        writer = ObservingWriter(stream.tracking, stream.readable, query, checkpoint, source, from_now, every)
         return cast(Observer, self._tracking.start(writer))
 
     def sends(self, rows: Readable, release: ReleasePlan | None, channel: Channel) -> None:

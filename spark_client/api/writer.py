@@ -1,10 +1,10 @@
-"""The output of a tracked query, written as with ``DataFrame.writeStream``."""
+"""The output of a tracked query, written as with ``DataFrame.writeStream``; and an observer's, which writes nothing."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -13,20 +13,32 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_client.api.queryoptions import OWN, QueryOptions
 from spark_client.api.readers import Readable
-from spark_client.api.refusals import check_checkpoint, check_operators, check_option, check_trigger
+from spark_client.api.refusals import check_checkpoint, check_operators, check_option, check_trigger, refuse_elsewhere
 from spark_client.columns import check_present
 from spark_client.destinations.channel import Channel
-from spark_client.destinations.destination import Destination, Written
+from spark_client.destinations.destination import Destination, Nowhere, Written
 from spark_client.destinations.formats import FORMATS, TABLES
 from spark_client.destinations.routes import ChannelDestination, check_results
 from spark_client.destinations.sink import BatchFunction, FunctionDestination, Sink, SinkDestination, check_writes
-from spark_client.errors import UsageError, check_choice, check_faults, check_kind, refused
+from spark_client.errors import UsageError, check_choice, check_faults, check_kind, check_seconds, refused
 from spark_client.plan.releases import ReleasePlan
+from spark_client.plan.sources import Source
 from spark_client.release.declaring import results_schema
+from spark_client.runtime.observer import Observed
+from spark_client.spark_internals.checkpoints import checkpoint_of, started_query
+from spark_client.spark_internals.plans import options_read
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.folder import Folder
 from spark_client.trackers.jobclient import JobClient
 from spark_client.windows.substreams import Ability, Substreams
+
+#: Options of an observed source under which rows could be missing, or files go: by name in small letters, with the one
+#: value that is none of them.
+_UNFIT: Final = {
+    "cleansource": ("off", "it would remove files of the query that is observed"),
+    "failondataloss": ("true", "rows that are gone would be missing in the counts, and nobody would know"),
+    "ignoremissingfiles": ("false", "rows that are gone would be missing in the counts, and nobody would know"),
+}
 
 
 class Starter(Protocol):
@@ -296,6 +308,55 @@ class TrackedWriter(QueryOptions):
         file_format, place = self.file_format or "parquet", self.options_given["path"]
         folder = None if file_format in TABLES else self._folder(place, "the path of the results,")
         return FORMATS[file_format](Written(place, file_format, options, self.partition_columns, folder, early))
+
+
+class ObservingWriter(TrackedWriter):
+    """Writer of an observer, which counts the rows of a stream and writes none.
+
+    Args:
+        rows: of what `Tracking.source` returned, which are counted.
+        query: that is observed, or its checkpoint.
+        checkpoint: the directory of the observer's own checkpoint.
+
+    Raises:
+        UsageError: that cannot be observed.
+    """
+
+    def __init__(
+        self,
+        tracking: Starter,
+        rows: Readable,
+        query: StreamingQuery | str | os.PathLike[str],
+        checkpoint: str | os.PathLike[str],
+        source: int | None,
+        from_now: bool,
+        every: float,
+    ) -> None:
+        origin, spark = rows.plan.input, rows.df.sparkSession
+        refuse_elsewhere(spark, "observe")
+        if not isinstance(origin, Source) or rows.plan.steps:
+            raise UsageError(
+                "observe takes the result of tracking.source as it is: do before what is done to the rows, "
+                "tracking.source(raw.where(…), …)"
+            )
+        check_seconds("observe: every", every)
+        given = options_read(rows.df)
+        for option, (fit, why) in _UNFIT.items():
+            if given.get(option, fit).lower() != fit:
+                raise UsageError(f"observe: the source {origin.segment!r} has {option}={given[option]}: {why}")
+        place = query if isinstance(query, str | os.PathLike) else checkpoint_of(query)
+        observed = folder_of(spark, place, "the checkpoint of the query that is observed,")
+        own = folder_of(spark, checkpoint, "checkpoint")
+        if f"{own.real}/".startswith(f"{observed.real}/") or f"{observed.real}/".startswith(f"{own.real}/"):
+            raise UsageError(
+                f"observe: {own} and {observed}, the checkpoint of the query that is observed, are one inside the "
+                "other, and nothing is written there: give the observer a checkpoint beside it"
+            )
+        started_query(observed)
+        super().__init__(tracking, rows)
+        self.observed = Observed(observed, source, from_now, every)
+        self._destinations["observe"] = Nowhere()
+        self.option("checkpointLocation", checkpoint)
 
 
 class NativeWriter:
