@@ -1,4 +1,8 @@
-"""Answers on the terminal: lines, tables and JSON on stdout, progress on stderr."""
+"""Answers on the terminal: lines, tables and JSON on stdout, progress on stderr.
+
+A terminal gets tables that fit its width, colours and progress bars, and only then rich is loaded. Texts are never read
+as rich's markup: names that users gave are in them.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,16 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from operator import itemgetter
-from typing import Annotated, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import typer
 
 from tracker.cli.declarations import WrongUsageError, given, is_given, shared
 from tracker.python310 import StrEnum
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _PANEL = "The form of the answer"
 
@@ -73,6 +81,13 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def console(error: bool = False) -> Console:
+    """Return a console for stdout or stderr. Colour depends on the terminal, and on `NO_COLOR`."""
+    from rich.console import Console
+
+    return Console(stderr=error, markup=False, emoji=False, highlight=False)
+
+
 def print_line(line: str = "", *, flush: bool = False, error: bool = False, style: str = "") -> None:
     """Print one line, whatever names are in it. Commands print only with this, `tables` and `print_json`.
 
@@ -82,9 +97,9 @@ def print_line(line: str = "", *, flush: bool = False, error: bool = False, styl
     from tracker.client.texts import shown  # here, since it takes longer to load than all of a command's help
 
     if style and is_terminal():
-        from tracker.cli.terminal import print_styled
+        from rich.text import Text
 
-        print_styled(shown(line), style)
+        console().print(Text(shown(line), style=style), soft_wrap=True)  # the terminal wraps it
     else:
         print(shown(line), file=sys.stderr if error else sys.stdout, flush=flush)
 
@@ -145,6 +160,7 @@ def plain(value: object) -> object:
 T = TypeVar("T")
 _CHUNK: Final = 1000  # rows that are laid out together; a list of millions is printed as it comes
 _GAP: Final = "  "
+_UNLIMITED: Final = 1_000_000  # columns, for tables that the terminal wraps itself
 
 
 @dataclass(frozen=True)
@@ -179,9 +195,7 @@ def print_rows(columns: Sequence[Column[T]], items: Iterable[T], form: Form = Fo
         widths = [max(width, *(len(row[place].text) for row in rows)) for place, width in enumerate(widths)]
         numbers = [all(row[place].number for row in rows) for place in range(len(shown))]
         if is_terminal():
-            from tracker.cli.terminal import print_table as print_on_terminal  # rich is loaded where it is needed
-
-            print_on_terminal(titles, rows, widths, numbers, wide=form is Form.WIDE)
+            _print_grid(titles, rows, widths, numbers, wide=form is Form.WIDE)
         else:
             for texts in [*([titles] if titles else []), *([cell.text for cell in row] for row in rows)]:
                 print_line(_aligned(texts, widths, numbers))
@@ -225,9 +239,14 @@ def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
 
     known = [(name, text(value)) for name, value in pairs]
     if is_terminal():
-        from tracker.cli.terminal import print_pairs as print_on_terminal
+        from rich.text import Text
 
-        print_on_terminal(known)
+        table = _grid(header=False)
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column(overflow="fold")
+        for name, value in known:
+            table.add_row(Text(name), Text(value))
+        console().print(table)
         return
     width = max(len(name) for name, _ in known)
     for name, value in known:
@@ -249,6 +268,45 @@ def _aligned(texts: Sequence[str], widths: Sequence[int], numbers: Sequence[bool
     return _GAP.join(cells).rstrip()
 
 
+def _print_grid(
+    titles: Sequence[str] | None,
+    rows: Sequence[Sequence[Cell]],
+    widths: Sequence[int],
+    numbers: Sequence[bool],
+    *,
+    wide: bool,
+) -> None:
+    """Print a part of a table on a terminal.
+
+    Args:
+        titles: the header; None: an earlier part had it.
+        widths: the columns' widths in the parts so far.
+        numbers: which columns are aligned to the right.
+        wide: print each row on one line, however long.
+    """
+    from rich.text import Text
+
+    table = _grid(header=titles is not None)
+    for title, width, number in zip(titles or [""] * len(widths), widths, numbers, strict=True):
+        table.add_column(
+            Text(title),
+            justify="right" if number else "left",
+            no_wrap=wide or number,
+            min_width=width if wide or number or titles is None else None,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(cell.text, style=cell.style) for cell in row))
+    screen = console()
+    screen.print(table, width=_UNLIMITED if wide else screen.width, crop=False)
+
+
+def _grid(header: bool) -> Table:
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=header)
+
+
 _SHOW_EVERY: Final = 1000  # items
 _LINE_EVERY_S: Final = 10.0  # seconds between two lines if stderr is not a terminal
 
@@ -267,14 +325,42 @@ def progress(quiet: bool = False) -> Iterator[Show]:
                 show(number, len(files), file.name)
     """
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        from tracker.cli.terminal import bar  # rich is loaded where it is needed
-
-        with bar() as show:
+        with _bar() as show:
             yield show
     elif quiet:
         yield lambda *_: None
     else:
         yield _Lines()
+
+
+@contextmanager
+def _bar() -> Iterator[Show]:
+    """Show a progress bar on stderr, with a text beside it."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    from tracker.client.texts import shown
+
+    columns = [
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),  # of its own text, which is rich's markup
+        TextColumn("{task.description}", markup=False),
+    ]
+    # Only `show` draws it: a thread that drew by itself would be lost in processes that the work forks.
+    bars = Progress(
+        *columns,
+        console=console(error=True),
+        transient=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with bars:
+        task = bars.add_task("", total=None)
+
+        def show(done: float, total: float, text: str) -> None:
+            bars.update(task, completed=done, total=total or None, description=shown(text), refresh=True)
+
+        yield show
 
 
 def followed(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:

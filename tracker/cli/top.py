@@ -14,7 +14,7 @@ from tracker.cli.completion import complete_jobs
 from tracker.cli.connection import Connection
 from tracker.cli.declarations import command, new_commands
 from tracker.cli.live import Sort
-from tracker.cli.output import Form, is_terminal, print_json, print_line
+from tracker.cli.output import Form, console, is_terminal, print_json, print_line
 
 commands = new_commands()
 _SILENT_AFTER_S: Final = 900.0  # as in the alert TrackerSilentFront
@@ -48,7 +48,6 @@ def top(
     """
     from tracker.cli.live.looks import Choice, Observer
     from tracker.cli.live.screen import draw
-    from tracker.cli.terminal import console
 
     choice = Choice(sort, job=job)
     with at.client() as client:

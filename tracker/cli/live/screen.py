@@ -23,7 +23,7 @@ from rich.text import Text
 
 from tracker.cli.live import KEYS, Sort
 from tracker.cli.live.looks import Choice, JobLook, Kind, Look, Observer, SilentFront, Wait, Waiting
-from tracker.cli.terminal import console
+from tracker.cli.output import console
 from tracker.cli.views import substream
 from tracker.client import DrainMode, DrainState, DrainStatus, TrackerError, TrackerUnavailable
 from tracker.client.texts import ago, shown
