@@ -15,9 +15,9 @@ from tests.cli.shell import Shell
 from tests.cli.snapshots import compare
 from tests.client.conftest import spec
 from tests.client.processes import Server
-from tracker.cli.live import Sort
-from tracker.cli.live.looks import Choice, JobLook, Kind, Look, Observer, SilentFront, Wait, Waiting
-from tracker.cli.live.screen import draw, pause_after
+from tracker.cli.looks import Choice, JobLook, Kind, Look, Observer, SilentFront, Wait, Waiting, draw
+from tracker.cli.options import Sort
+from tracker.cli.top import pause_after
 from tracker.client import DrainState, DrainStatus, SegmentStatus, SubstreamStatus, TrackerClient, label
 
 NOW = datetime.now(timezone.utc)

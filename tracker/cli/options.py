@@ -1,4 +1,4 @@
-"""Options that many commands have, and the extras and consent that a command needs before it runs."""
+"""Options of commands and their values, and the extras and consent that a command needs before it runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from tracker.cli.completion import complete_jobs
 from tracker.cli.declarations import WrongUsageError, shared
 from tracker.cli.output import print_line
+from tracker.python310 import StrEnum
 
 Job = Annotated[str, typer.Argument(metavar="JOB", autocompletion=complete_jobs, help="the job's name")]
 Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="the substream's scope; may be empty: ''")]
@@ -58,6 +59,18 @@ Tokens = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="listen beyond this machine although TLS or the clients are missing")
 ]
+
+
+class Sort(StrEnum):
+    """An order of the jobs."""
+
+    NAME = "name"
+    OPEN = "open"
+    IN_FLIGHT = "in-flight"
+    EVENTS = "events"
+    EPOCHS = "epochs"
+    LATE = "late"
+    SILENT = "silent"
 
 
 def micros(moment: datetime | str) -> int:
