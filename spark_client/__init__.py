@@ -60,9 +60,7 @@ if TYPE_CHECKING:
     from spark_client.release.quarantine import LATE_SCHEMA
     from spark_client.release.receipts import RECEIPT_SCHEMA
     from spark_client.release.revisions import Revision
-    from spark_client.shadow.history import replay
-    from spark_client.shadow.job import ShadowedJob
-    from spark_client.shadow.report import draw_shadow_report, shadow_report
+    from spark_client.shadow import ShadowedJob, draw_shadow_report, replay, shadow_report
     from spark_client.windows.calendars import calendar
     from spark_client.windows.nested import nested
     from spark_client.windows.sessions import session
@@ -173,7 +171,7 @@ _ORIGINS: Final = {
     "SUBSTREAM_SCHEMA": "datasource.rows",
     "Schedule": "fronts.schedule",
     "SeveralWriter": "api.multi_output",
-    "ShadowedJob": "shadow.job",
+    "ShadowedJob": "shadow",
     "Sink": "destinations.sink",
     "Snapshot": "api.snapshots",
     "Snapshots": "api.snapshots",
@@ -197,15 +195,15 @@ _ORIGINS: Final = {
     "channel_tables": "destinations.table_channel",
     "calendar": "windows.calendars",
     "child_label": "plan.labels",
-    "draw_shadow_report": "shadow.report",
+    "draw_shadow_report": "shadow",
     "end_offsets": "fronts.end_offsets",
     "epochs_table": "destinations.table",
     "ledger": "release.ledger",
     "nested": "windows.nested",
     "register": "datasource.events",
-    "replay": "shadow.history",
+    "replay": "shadow",
     "session": "windows.sessions",
-    "shadow_report": "shadow.report",
+    "shadow_report": "shadow",
     "sliding": "windows.sliding",
     "source_label": "plan.labels",
     "aggregates": "aggregates:",
