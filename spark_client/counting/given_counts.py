@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from spark_client.counting.runs import Run
 from spark_client.errors import UsageError, torn
 from spark_client.fronts.front import Front, GivenCounts
-from spark_client.plan.state_layout import changed_forms
+from spark_client.plan.state import changed_forms
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
 from tracker.client import Ended

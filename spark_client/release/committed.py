@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.errors import TrackingError, UsageError, check_faults
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.state_layout import can_read, differences, placed
+from spark_client.plan.state import can_read, differences, placed
 from spark_client.release.aggregation import aggregation_of
 from spark_client.release.parts import NOTE, Part, Selection, located, versions_of
 from spark_client.spark_internals.checkpoints import last_commit

@@ -22,7 +22,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.columns import TRACKER, named
 from spark_client.destinations.sink import Sink
 from spark_client.errors import TrackingError
-from spark_client.plan.state_layout import can_read
+from spark_client.plan.state import can_read
 from spark_client.release.parts import NOTE, RowTally, versions_of
 from spark_client.spark_internals.checkpoints import started_query
 from spark_client.spark_internals.stores import parquet

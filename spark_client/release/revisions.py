@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.advice import explained
 from spark_client.errors import UsageError
-from spark_client.plan.state_layout import can_read
+from spark_client.plan.state import can_read
 from spark_client.release.parts import NONE, NOTE, RowTally
 from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.spark_internals.checkpoints import last_commit, started_query

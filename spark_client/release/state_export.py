@@ -1,7 +1,7 @@
 """The state of a release as files that others read, with all else that a checkpoint needs to go on from there.
 
-The state of open substreams is a table in Parquet, in the form that `plan.state_table` describes. The rest (how far
-Spark's query has read, what came late, revisions) is copied as it is: it makes sense to this package and Spark only.
+The state of open substreams is a table in Parquet, in the form that `plan.state` describes. The rest (how far Spark's
+query has read, what came late, revisions) is copied as it is: it makes sense to this package and Spark only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.counting import once
 from spark_client.errors import TrackingError
-from spark_client.plan.state_table import exported
+from spark_client.plan.state import exported
 from spark_client.release import inbox
 from spark_client.release.aggregation import only
 from spark_client.release.committed import READERS, CommittedState, committed

@@ -14,7 +14,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client import Tracking, UsageError, aggregates
-from spark_client.plan.state_layout import changed_forms
+from spark_client.plan.state import changed_forms
 from spark_client.spark_internals.columns import expression_form
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
