@@ -32,7 +32,7 @@ from spark_client.errors import UsageError
 from spark_client.plan.graph import JobGraph, state_of
 from spark_client.plan.keyed import KeyedPlan
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.sources import Source
+from spark_client.plan.streams import Source
 from spark_client.release.keyed import with_ends
 from spark_client.release.quarantine import LATE_SCHEMA
 from spark_client.release.single import kept_at

@@ -36,8 +36,7 @@ from spark_client.plan.keyed import SubstreamProcessor
 from spark_client.plan.layouts import derived_layout
 from spark_client.plan.names import check_columns
 from spark_client.plan.releases import OnOverflow, ReleasePlan
-from spark_client.plan.sources import Source
-from spark_client.plan.streams import Stream
+from spark_client.plan.streams import Source, Stream
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.declaring import declare as declare_release
 from spark_client.runtime.definition import Definition

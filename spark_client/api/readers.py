@@ -12,8 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client.datasource import events
 from spark_client.datasource.options import options_of
 from spark_client.destinations.channel import Channel
-from spark_client.plan.sources import Source
-from spark_client.plan.streams import Stream
+from spark_client.plan.streams import Source, Stream
 from spark_client.runtime.queryplan import JobSettings
 from spark_client.spark_internals.observations import observe
 from spark_client.spark_internals.plans import paths_read

@@ -22,7 +22,7 @@ from spark_client.destinations.routes import ChannelDestination, check_results
 from spark_client.destinations.sink import BatchFunction, FunctionDestination, Sink, SinkDestination, check_writes
 from spark_client.errors import UsageError, check_choice, check_faults, check_kind, check_seconds, refused
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.sources import Source
+from spark_client.plan.streams import Source
 from spark_client.release.declaring import results_schema
 from spark_client.runtime.observer import Observed
 from spark_client.spark_internals.checkpoints import checkpoint_of, started_query

@@ -23,7 +23,7 @@ from pyspark.sql import types as T  # noqa: N812
 from spark_client.columns import named
 from spark_client.errors import UsageError
 from spark_client.plan.releases import KEY_FORMS, Measure, ReleasePlan
-from spark_client.plan.sources import DEDUPLICATES
+from spark_client.plan.streams import DEDUPLICATES
 from spark_client.windows.substreams import Substreams
 
 SUBSTREAM: Final = "_substream"  #: the column of the substream whose part a row is: a struct of the scope and the key

@@ -15,8 +15,7 @@ from spark_client.columns import ColumnOrName, check_present, check_types, colum
 from spark_client.errors import UsageError, check_choice, check_kind, check_setting, refused
 from spark_client.plan.names import alike, check_columns
 from spark_client.plan.releases import FunctionKind, Measure, OnOverflow, ReleasePlan, ResultFunction
-from spark_client.plan.sources import Source
-from spark_client.plan.streams import Stream
+from spark_client.plan.streams import Source, Stream
 from spark_client.release.aggregation import aggregation_of
 from spark_client.spark_internals.columns import expression_form, stable_text
 from spark_client.spark_internals.plans import has_lambda

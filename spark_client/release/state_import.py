@@ -21,8 +21,8 @@ from spark_client.columns import quoted
 from spark_client.counting import once
 from spark_client.errors import TrackingError, UsageError, check_faults, check_kind
 from spark_client.plan.releases import ReleasePlan
-from spark_client.plan.sources import DEDUPLICATES
 from spark_client.plan.state import SUBSTREAM, differences, imported, part_numbers, placed, renamed
+from spark_client.plan.streams import DEDUPLICATES
 from spark_client.release.inbox import ACTS, write_note
 from spark_client.release.parts import NONE, NOTE, Part, RowTally, Version, read_part
 from spark_client.release.state_export import POSITION, REST, STATE

@@ -13,9 +13,8 @@ from typing import Any, Final, cast
 from spark_client.counting import once
 from spark_client.errors import UsageError, check_faults, torn
 from spark_client.plan.releases import KEY_FORMS, ReleasePlan
-from spark_client.plan.sources import DEDUPLICATES, Source
 from spark_client.plan.state import changed_forms, new_aggregates, part_numbers, placed
-from spark_client.plan.streams import Stream
+from spark_client.plan.streams import DEDUPLICATES, Source, Stream
 from spark_client.release.parts import NOTE
 from spark_client.release.single import kept_at, substreams_kept
 from spark_client.runtime.queryplan import QueryPlan
