@@ -50,7 +50,7 @@ from spark_client.spark_internals.readers import ASKS_WHERE_IT_ENDS
 from spark_client.spark_internals.sessions import moved, own_session
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.folder import Folder
-from spark_client.trackers.jobclient import JobClient
+from spark_client.trackers import JobClient
 from spark_client.windows import lengths
 
 _log = logging.getLogger("spark_client")

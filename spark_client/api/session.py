@@ -37,8 +37,8 @@ from spark_client.runtime.queryplan import CountingMode, JobSettings
 from spark_client.runtime.running import Running
 from spark_client.spark_internals.sessions import is_remote
 from spark_client.spark_internals.stores import folder_of
+from spark_client.trackers import Trackers
 from spark_client.trackers.embedding import is_journal, tracker_of
-from spark_client.trackers.jobclient import Trackers
 from spark_client.windows.lengths import Duration, length
 from spark_client.windows.substreams import Substreams
 from tracker.client import Credentials, DrainMode, Ordering

@@ -29,7 +29,7 @@ from spark_client.spark_internals.checkpoints import checkpoint_of, started_quer
 from spark_client.spark_internals.plans import options_read
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage.folder import Folder
-from spark_client.trackers.jobclient import JobClient
+from spark_client.trackers import JobClient
 from spark_client.windows.substreams import Ability, Substreams
 
 #: Options of an observed source under which rows could be missing, or files go: by name in small letters, with the one

@@ -30,7 +30,7 @@ from spark_client.fronts.front import IDENTITIES, Front, Group, Promiser
 from spark_client.plan.batches import BatchId
 from spark_client.plan.streams import Direction
 from spark_client.spark_internals.tasks import batch_of
-from spark_client.trackers.jobclient import JobClient, Trackers
+from spark_client.trackers import JobClient, Trackers
 from spark_client.windows.substreams import Substreams
 from tracker.client import TrackerUnavailable
 from tracker.client.report import Largest, Report, split

@@ -24,8 +24,8 @@ from spark_client.errors import TrackingError, torn
 from spark_client.fronts.front import LiveFront
 from spark_client.plan.batches import BatchId
 from spark_client.storage.folder import Folder
+from spark_client.trackers import JobClient, JobProducer
 from spark_client.trackers.eventlogs import newest
-from spark_client.trackers.jobclient import JobClient, JobProducer
 from spark_client.windows.substreams import Substream
 from tracker.client import (
     DrainMode,

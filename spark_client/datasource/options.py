@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final, cast
 
 from spark_client.errors import TrackingError, UsageError, check_choice, check_faults, refused
-from spark_client.trackers.jobclient import JobClient, Trackers
+from spark_client.trackers import JobClient, Trackers
 from tracker.client import (
     Advanced,
     Credentials,

@@ -19,8 +19,8 @@ from spark_client.datasource.rows import event_row
 from spark_client.spark_internals.checkpoints import last_commit, query_id
 from spark_client.spark_internals.readers import LastingReader
 from spark_client.storage.folder import Folder
+from spark_client.trackers import JobClient
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
-from spark_client.trackers.jobclient import JobClient
 from spark_client.trackers.places import Place
 from tracker.client import Advanced, Drained, Event, JobStatus, Position, TrackerClient
 from tracker.client.watch import pages

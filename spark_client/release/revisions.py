@@ -27,7 +27,7 @@ from spark_client.release.quarantine import LATE_SCHEMA, Item, mergeable_items
 from spark_client.spark_internals.checkpoints import last_commit, started_query
 from spark_client.storage.directories import parquet_of
 from spark_client.storage.folder import Folder
-from spark_client.trackers.jobclient import JobClient
+from spark_client.trackers import JobClient
 from spark_client.windows.eventtime import INSTANT, micros_of
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import TrackerError, TrackerUnavailable

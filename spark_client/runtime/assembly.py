@@ -33,7 +33,7 @@ from spark_client.runtime.batches import BatchProcessor, BatchQuery, Forward
 from spark_client.runtime.queries import FunctionQuery, Read
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.spark_internals.checkpoints import query_id
-from spark_client.trackers.jobclient import JobClient
+from spark_client.trackers import JobClient
 from spark_client.windows.belonging import of_steps, tells_of_bad_rows
 from spark_client.windows.substreams import Substream
 from tracker.client import Outcome

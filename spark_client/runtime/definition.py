@@ -10,7 +10,7 @@ from typing import Any, Final
 from spark_client.advice import explaining
 from spark_client.errors import TrackingError, UsageError
 from spark_client.plan.graph import JobGraph
-from spark_client.trackers.jobclient import JobClient
+from spark_client.trackers import JobClient
 from tracker.client import COMMITTED_ENDS, DrainMode, DrainState, JobSpec, TrackerError
 from tracker.client.report import Largest
 from tracker.contract.refusal import Refusal

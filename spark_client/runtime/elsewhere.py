@@ -25,8 +25,8 @@ from spark_client.runtime.follower import Follower, StartedQuery
 from spark_client.runtime.queries import QueryFailedError, between_batches, failed_query
 from spark_client.runtime.queryplan import QueryPlan
 from spark_client.runtime.served import FAILURE, REST_FAILURE
+from spark_client.trackers import JobClient
 from spark_client.trackers.eventlogs import EventLogs
-from spark_client.trackers.jobclient import JobClient
 from tracker.client import (
     DrainMode,
     DrainState,

@@ -17,7 +17,7 @@ from spark_client.destinations.sink import Sink
 from spark_client.plan.releases import ReleasePlan
 from spark_client.plan.streams import Stream
 from spark_client.storage.folder import Folder
-from spark_client.trackers.jobclient import Trackers
+from spark_client.trackers import Trackers
 
 CountingMode: TypeAlias = Literal["driver", "executors"]
 

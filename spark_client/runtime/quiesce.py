@@ -50,7 +50,7 @@ from spark_client.counting.runs import BETWEEN
 from spark_client.errors import TrackingError, UsageError
 from spark_client.runtime.queries import NativeQuery, TrackedQuery
 from spark_client.storage.folder import Folder
-from spark_client.trackers.jobclient import JobClient, JobProducer
+from spark_client.trackers import JobClient, JobProducer
 from tracker.client import DrainMode, DrainState, JobStatus, TrackerError, TrackerUnavailable
 from tracker.contract.refusal import Refusal
 

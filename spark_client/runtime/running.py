@@ -26,7 +26,7 @@ from spark_client.runtime.elsewhere import Followed
 from spark_client.runtime.follower import Follower
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.quiesce import to_be_started
-from spark_client.trackers.jobclient import JobClient
+from spark_client.trackers import JobClient
 from tracker.client import DrainMode, DrainState, TrackerError, TrackerUnavailable
 
 _log = logging.getLogger("spark_client")

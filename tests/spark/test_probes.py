@@ -14,7 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client import Marks, Tracking, UsageError
 from spark_client.counting.probes import REPORTED, Reporting, TaskReport
-from spark_client.trackers.jobclient import Trackers
+from spark_client.trackers import Trackers
 from spark_client.windows.named import Named
 from tests.client.processes import Server
 from tests.spark.conftest import CLOSURE
