@@ -6,7 +6,7 @@ run that has decided it. The next run decides anew: the rows may have been repai
 
 A substream's labels go when it has ended on the source's segment: each row after that is late, a copy or
 not. A substream that only a drain has closed may go on in the next deployment, so its labels stay for that one. The
-state is versioned as the receiver's of a channel is (`storage.versions`).
+state is versioned as the receiver's of a channel is (`storage.folder.Versions`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, torn
 from spark_client.spark_internals.stores import parquet
 from spark_client.storage.directories import parquet_of
-from spark_client.storage.folder import Folder
-from spark_client.storage.versions import Versions
+from spark_client.storage.folder import Folder, Versions
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Ended, Late

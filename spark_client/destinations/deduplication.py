@@ -25,8 +25,7 @@ from spark_client.counting.groups import files, fold_labels
 from spark_client.errors import TrackingError
 from spark_client.spark_internals.stores import parquet
 from spark_client.storage.directories import parquet_of
-from spark_client.storage.folder import Backlog, Folder
-from spark_client.storage.versions import Versions
+from spark_client.storage.folder import Backlog, Folder, Versions
 
 #: The column for what a record's epoch of the sender consists of: the JSON of a `Sending`, the same in all
 #: records of the epoch, so that it is read once and not once a record.

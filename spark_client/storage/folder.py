@@ -2,6 +2,9 @@
 
 Each file there is written once, under a name that nobody else uses, and counts as soon as a small file names it. So
 nothing has to be renamed, and of several drivers that write at once each has its own files.
+
+Versions of a query's own state are such small files, one after each batch: a batch, and each repetition of it, begins
+with the one before. Nothing here knows what is in them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.storage.directories import (
@@ -38,6 +41,7 @@ _ATTEMPTS: Final = "_attempts"  #: of what a folder publishes: each by one drive
 _ATTEMPT: Final = re.compile(r"(.+)/[0-9a-f]{32}/")
 _DECIDED: Final = "_decided"  #: which attempt of each stands
 _PUBLISHED: Final = "_published"  #: what is whole
+_VERSION: Final = re.compile(r"version-(\d+)\.json")
 
 
 class _Store(FileStore, ConditionalStore, Protocol):
@@ -471,3 +475,47 @@ def newest_of(folder: Folder) -> str | None:
 
 def _numbered(folder: Folder) -> list[str]:
     return [name for name in folder.published() if name.startswith("moment-")]
+
+
+class Version(NamedTuple):
+    """State after a batch."""
+
+    epoch: int
+    content: Any
+
+
+class Versions:
+    """The newest versions of one state.
+
+    Args:
+        folder: that has them, among others of that state.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._last: list[Version] = []  # those that are there, oldest first, as far as they were looked for
+
+    def before(self, epoch: int) -> Version | None:
+        """Return the newest version that an epoch can begin with, as the folder has it; None: there is none."""
+        numbers = sorted(int(found[1]) for name in self._folder.names() if (found := _VERSION.fullmatch(name)))
+        earlier = [number for number in numbers if number < epoch]
+        content = self._folder.read(_version(earlier[-1])) if earlier else None
+        self._last = [*(Version(number, None) for number in earlier[:-1]), *(Version(n, content) for n in earlier[-1:])]
+        return self._last[-1] if earlier else None
+
+    def put(self, epoch: int, content: Any) -> Any:
+        """Publish the version after an epoch, and remove all but the one before, which it has begun with.
+
+        Returns:
+            The content of the one before; None: there is none.
+        """
+        self._folder.put(_version(epoch), content)
+        earlier = [each for each in self._last if each.epoch < epoch]
+        if old := earlier[:-1]:
+            self._folder.delete(_version(each.epoch) for each in old)
+        self._last = [*earlier[-1:], Version(epoch, content)]
+        return earlier[-1].content if earlier else None
+
+
+def _version(epoch: int) -> str:
+    return f"version-{epoch:012d}.json"
