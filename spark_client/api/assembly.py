@@ -25,8 +25,7 @@ from spark_client.counting.probes import ExecutorProbe, Reporting, TaskPromises
 from spark_client.counting.runs import Run
 from spark_client.datasource.options import AWAITS
 from spark_client.datasource.watermark import TimeSemantics, with_progress
-from spark_client.destinations.destination import Destination
-from spark_client.destinations.several import SeveralDestinations
+from spark_client.destinations.destination import Destination, SeveralDestinations
 from spark_client.destinations.sink import check_sink, opened
 from spark_client.errors import UsageError
 from spark_client.plan.graph import JobGraph, state_of

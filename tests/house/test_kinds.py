@@ -19,7 +19,7 @@ _NAMING = {
     "windows": {"__init__"},
 }
 #: The kinds of each room that are declared with its protocol.
-_BESIDE = {"fronts": {"ManualFront"}}
+_BESIDE = {"destinations": {"SeveralDestinations"}, "fronts": {"ManualFront"}}
 #: The modules of each room that all others may name: they have its protocol, and what kinds are made of.
 _PROTOCOL = {
     "destinations": {"destination"},
