@@ -1,7 +1,6 @@
-"""Rows counted by substream: folded in Arrow and numpy, aggregated by Spark, or read back from files.
+"""Rows counted by substream: aggregated by Spark, folded where they were written, or read back from files.
 
-Arrow folds what is at hand in Python, or too small for a Spark job; in the executors, too. A native aggregation counts
-a batch on the driver.
+Arrow folds what is at hand in Python, or too small for a Spark job; a native aggregation counts a batch on the driver.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
+from spark_client.counting.folding import Folded, Key, fold_labels, plain, unite
 from spark_client.errors import TrackingError
 from spark_client.fronts.front import IDENTITIES, Group
 from spark_client.plan.layouts import RowLayout
@@ -24,7 +23,6 @@ from spark_client.windows.substreams import Substreams
 from tracker.client import Report
 
 Dataset: TypeAlias = Any  #: of Arrow, which has no types
-Key: TypeAlias = tuple[Any, Any]  #: scope, and name or end in microseconds; None where the column is null
 
 _FEW: Final = 4_000_000  #: rows up to which counting them here costs less than a Spark job does
 
@@ -98,10 +96,15 @@ def in_files(folder: Folder, layout: RowLayout, rows: Callable[[], DataFrame]) -
     written = files(folder, layout.texts)
     if written.count_rows() > _FEW:
         return by_substream(rows(), layout.rule, {}, labels=True)
-    counted: dict[Key, tuple[int, int]] = {}
+    folded: Folded = {}
     for batch in written.to_batches(columns=[name for name in layout.columns if name in written.schema.names]):
-        unite(counted, fold_labels(*layout.keys_and_labels(batch)))
-    return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in counted.items()), layout.rule)
+        unite(folded, fold_labels(*layout.keys_and_labels(batch)))
+    return of_folded(folded, layout.rule)
+
+
+def of_folded(folded: Folded, rule: Substreams) -> list[Group]:
+    """Return the groups that folded rows are."""
+    return groups_of(((key, {"_rows": number, "_xor": xor}) for key, (number, xor) in folded.items()), rule)
 
 
 def files(folder: Folder, texts: Sequence[str] = (), names: Sequence[str] = ()) -> Dataset:
@@ -123,39 +126,6 @@ def files(folder: Folder, texts: Sequence[str] = (), names: Sequence[str] = ()) 
     return ds.FileSystemDataset(pieces, pieces[0].physical_schema if pieces else pa.schema([]), form)
 
 
-# ---------------------------------------------------------------- folding
-
-
-def fold_labels(scopes: pa.Array, keys: pa.Array, labels: pa.Array | None) -> dict[Key, tuple[int, int]]:
-    """Return the rows and the XOR of their labels, by substream.
-
-    Args:
-        scopes: one for each row.
-        keys: names, or ends as timestamps, one for each row.
-        labels: one for each row; None: their XOR is not asked for and given as 0.
-    """
-    if len(scopes) == 0:
-        return {}
-    scope_codes, scope_values = _codes(scopes)
-    key_codes, key_values = _codes(_plain(keys))
-    known = len(key_values)
-    cells = scope_codes * known + key_codes
-    pairs = len(scope_values) * known
-    if pairs <= 4 * len(cells):
-        taken = np.arange(pairs)
-    else:  # most of them have no row
-        taken, cells = np.unique(cells, return_inverse=True)
-    rows = np.bincount(cells, minlength=len(taken))
-    folded_xor = np.zeros(len(taken), np.int64)
-    if labels is not None:
-        np.bitwise_xor.at(folded_xor, cells, labels.to_numpy(zero_copy_only=False))
-    return {
-        (scope_values[cell // known], key_values[cell % known]): (number, xor)
-        for cell, number, xor in zip(taken.tolist(), rows.tolist(), folded_xor.tolist(), strict=True)
-        if number
-    }
-
-
 def fold_table(table: pa.Table, xor: str | None, largest: Sequence[str]) -> dict[Key, dict[str, Any]]:
     """Fold a table with `_scope`, `_key` and `_rows`.
 
@@ -168,7 +138,7 @@ def fold_table(table: pa.Table, xor: str | None, largest: Sequence[str]) -> dict
     """
     by_xor = [name for name in (xor, *largest) if name is not None and name in (xor, IDENTITIES)]
     largest = [name for name in largest if name not in by_xor]
-    table = table.combine_chunks().set_column(table.schema.get_field_index("_key"), "_key", _plain(table["_key"]))
+    table = table.combine_chunks().set_column(table.schema.get_field_index("_key"), "_key", plain(table["_key"]))
     summed = table.group_by(["_scope", "_key"]).aggregate([("_rows", "sum"), *((name, "max") for name in largest)])
     folded: dict[Key, dict[str, Any]] = {
         (row["_scope"], row["_key"]): {"_rows": row["_rows_sum"], **{name: row[f"{name}_max"] for name in largest}}
@@ -178,29 +148,6 @@ def fold_table(table: pa.Table, xor: str | None, largest: Sequence[str]) -> dict
         for key, (_, value) in fold_labels(_one(table["_scope"]), _one(table["_key"]), _one(table[name])).items():
             folded[key][name] = value
     return folded
-
-
-def unite(into: dict[Key, tuple[int, int]], more: Mapping[Key, tuple[int, int]]) -> None:
-    """Add what was folded elsewhere."""
-    for key, (rows, xor) in more.items():
-        had = into.get(key, (0, 0))
-        into[key] = (had[0] + rows, had[1] ^ xor)
-
-
-def _plain(keys: Any) -> Any:
-    """End as microseconds; names as they are."""
-    if pa.types.is_timestamp(keys.type):
-        return keys.cast(pa.timestamp("us", keys.type.tz)).cast(pa.int64())
-    return keys
-
-
-def _codes(values: pa.Array) -> tuple[Any, list[Any]]:
-    if pa.types.is_dictionary(values.type) and not values.null_count:
-        encoded = values
-    else:
-        plain = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
-        encoded = plain.dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -23,10 +23,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, named, types_in
-from spark_client.counting.groups import files, fold_labels
+from spark_client.counting.folding import fold_labels
+from spark_client.counting.groups import files
 from spark_client.counting.runs import Run
 from spark_client.errors import TrackingError, torn
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.directories import parquet_of
 from spark_client.storage.folder import Folder, Versions
 from spark_client.trackers.places import Place
@@ -187,7 +188,7 @@ class CountedOnce:
 
     def _write(self, name: str, labels: DataFrame) -> None:
         """Publish labels, unless an earlier attempt has."""
-        self._folder.publish(name, parquet(labels))
+        self._folder.publish(name, Parquet(labels))
         self._there.add(name)
 
     def _read(self, spark: SparkSession, parts: Iterable[str], beside: dict[str, str] | None = None) -> DataFrame:
@@ -328,7 +329,7 @@ def recut(spark: SparkSession, checkpoint: Folder, epoch: int, before: Substream
     labels = reader.parquet(*map(folder.url, names)).join(ended, [_SCOPE, _KEY], "left_anti")
     key = rule.plain(rule.recut_key(before, before.stored(F.col(_KEY))))
     name = _named("recut", epoch)
-    folder.publish(name, parquet(labels.select(_SCOPE, key.alias(_KEY), _LABEL)))
+    folder.publish(name, Parquet(labels.select(_SCOPE, key.alias(_KEY), _LABEL)))
     number, newest = sum(part.labels for part in parts), max(part.incarnation for part in parts)
     described = {"substreams": [*map(list, live)], "incarnation": newest, "labels": number}
     folder.put(f"{name}.json", described)

@@ -23,7 +23,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
-from spark_client.counting.groups import Key, add_groups, counted, fold_labels, fold_table, groups_in, groups_of, unite
+from spark_client.counting.folding import Folded, Key, fold_labels, unite
+from spark_client.counting.groups import add_groups, counted, fold_table, groups_in, groups_of
 from spark_client.counting.outbox import packed
 from spark_client.errors import UsageError
 from spark_client.fronts.front import IDENTITIES, Front, Group, Promiser
@@ -226,7 +227,7 @@ class ExecutorProbe:
         return rows.withColumns(own).mapInArrow(self, rows.schema)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        counted: dict[Key, tuple[int, int]] = {}
+        counted: Folded = {}
         seen: dict[Key, dict[str, Any]] = {}
         partition: int | None = None
         own = [_PARTITION, *([] if self.promises is None else self.promises.columns)]

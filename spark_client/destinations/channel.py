@@ -10,20 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, named, nullable
+from spark_client.counting.folding import Fold
+from spark_client.counting.groups import files, of_folded
 from spark_client.errors import TrackingError, UsageError
-from spark_client.fronts.front import Front
+from spark_client.fronts.front import Front, Group
 from spark_client.plan import jsonrows
 from spark_client.plan.labels import child_label
 from spark_client.plan.layouts import DerivedLayout, Reader, RowLayout, layout_of
 from spark_client.plan.streams import Direction
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.directories import (
     parquet_of,
 )
@@ -33,6 +35,21 @@ from spark_client.windows.substreams import TRACKER_TYPE, Substreams
 
 _NUMBER: Final = "_tracker_number"
 _DESCRIPTION: Final = "_channel.json"
+
+
+class Published(NamedTuple):
+    """Rows of an epoch, in files.
+
+    Attributes:
+        groups: the rows by substream, if they were counted while they were written.
+    """
+
+    folder: Folder
+    groups: list[Group] | None
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(files(self.folder).count_rows() if self.groups is None else self.groups)
 
 
 class DoubledLabelsError(TrackingError):
@@ -114,7 +131,7 @@ class Channel(ABC):
     @abstractmethod
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Folder:
+    ) -> Published:
         """Send an epoch's rows, as children of those they were made of; again the same ones if it is repeated.
 
         Args:
@@ -123,7 +140,7 @@ class Channel(ABC):
             layout: whose key columns are known to name each row's substream; None: they may have changed.
 
         Returns:
-            The folder of files with what is to be counted as sent: see `layout` and `in_files`.
+            The files with what is to be counted as sent: see `layout` and `in_files`.
         """
 
     @abstractmethod
@@ -177,22 +194,12 @@ class Channel(ABC):
 
     def publish_children(
         self, outbox: Folder, epoch: int, rows: DataFrame, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Folder:
-        """Publish rows with labels of their own, as the channel's columns say, unless they were published before.
-
-        Returns:
-            The folder that has them.
-        """
+    ) -> Published:
+        """Publish rows with labels of their own, in the channel's columns, unless they were published before."""
         children = self.carried(rows).select(*self._children_of(ordinal, layout))
-
-        def write(folder: Folder) -> Sequence[str] | None:
-            made = parquet(children)(folder)
-            self.check(folder)
-            return made
-
-        if not outbox.publish(epoch_name(epoch), write):
-            children.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
-        return outbox / epoch_name(epoch)
+        seen = Parquet(children, Fold(self.layout)).publish(outbox, epoch_name(epoch), self.check)
+        groups = None if seen is None else of_folded(Fold.united(seen), self.layout.rule)
+        return Published(outbox / epoch_name(epoch), groups)
 
     def check(self, folder: Folder) -> None:  # noqa: B027 - most have nothing to look for
         """Look at an epoch's files before anybody else can.
@@ -280,11 +287,11 @@ class OutboxChannel(Channel):
 
     def publish_epoch(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None
-    ) -> tuple[Folder, DataFrame]:
-        """Publish an epoch's rows in the outbox, and return their folder and the rows that are in it."""
-        target = self.publish_children(self._outbox(sender), epoch, rows, ordinal, layout)
-        self.backlog(sender).add(target.name)
-        return target, self.in_files(rows.sparkSession, [target])
+    ) -> tuple[Published, DataFrame]:
+        """Publish an epoch's rows in the outbox, and return their files and the rows that are in them."""
+        published = self.publish_children(self._outbox(sender), epoch, rows, ordinal, layout)
+        self.backlog(sender).add(published.folder.name)
+        return published, self.in_files(rows.sparkSession, [published.folder])
 
     def backlog(self, sender: str) -> Backlog:
         """Return the epochs that the outbox has."""

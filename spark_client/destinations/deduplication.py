@@ -21,9 +21,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_client.columns import TRACKER
-from spark_client.counting.groups import files, fold_labels
+from spark_client.counting.folding import fold_labels
+from spark_client.counting.groups import files
 from spark_client.errors import TrackingError
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.directories import parquet_of
 from spark_client.storage.folder import Backlog, Folder, Versions
 
@@ -148,7 +149,7 @@ class ReceivedOnce:
             fresh = fresh.join(before, list(_LABEL), "left_anti")
         part = _part(epoch)
         # A replay has the same records: what its first attempt wrote stands.
-        self._folder.publish(part, parquet(fresh))
+        self._folder.publish(part, Parquet(fresh))
         self._there.add(part)
         table = files(self._folder / part).to_table().combine_chunks()
         batch_key, labels = table[_LABEL[0]], table[_LABEL[1]]

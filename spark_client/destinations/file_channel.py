@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import check_types, parallelism
-from spark_client.destinations.channel import Channel, epoch_name
+from spark_client.destinations.channel import Channel, Published, epoch_name
 from spark_client.destinations.epochs import EpochFolders, epochs_in, epochs_of
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
@@ -44,7 +44,7 @@ class FileChannel(Channel):
 
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Folder:
+    ) -> Published:
         return self.publish_children(self.path / sender, epoch, rows, ordinal, layout)
 
     def begun(self, sender: str, epoch: int) -> bool:

@@ -15,7 +15,7 @@ from spark_client.errors import UsageError, refused
 from spark_client.plan.batches import BatchId, Counted
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.folder import Filling, Folder, claim_table, is_table_of, write_numbered
 
 _KEEP_NAMES: Final = ("parquet", "orc")
@@ -89,7 +89,7 @@ class FileDestination(Place):
             claim_table(self._folder, batch.query, "results")
             self._owner = batch.query
         as_given = self._to.options or self._to.partition_by or self._to.file_format != "parquet"
-        fill: Filling = self._save(rows) if as_given else parquet(rows)
+        fill: Filling = self._save(rows) if as_given else Parquet(rows)
         self._folder.publish(f"epoch={batch.epoch}", fill)
         return {}
 
@@ -110,4 +110,4 @@ class FileDestination(Place):
 
     def write_early(self, rows: DataFrame, query: str, as_of: int) -> None:  # noqa: ARG002
         assert self._to.early is not None, "see early()"
-        write_numbered(self._to.early, as_of, parquet(rows))
+        write_numbered(self._to.early, as_of, Parquet(rows))

@@ -24,7 +24,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, schema_of
 from spark_client.counting.groups import files
-from spark_client.destinations.channel import DoubledLabelsError, JsonChannel
+from spark_client.destinations.channel import DoubledLabelsError, JsonChannel, Published
 from spark_client.destinations.deduplication import SENDING, ReceivedOnce, Sending
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout, RowLayout
@@ -137,13 +137,13 @@ class KafkaChannel(JsonChannel):
 
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Folder:
-        target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
-        sending = self._sending(target, published, sender, epoch)
+    ) -> Published:
+        published, sent = self.publish_epoch(rows, sender, epoch, ordinal, layout)
+        sending = self._sending(published.folder, sent, sender, epoch)
         if sending is not None:
-            kafka.write(self._records(published, sending), self.topic, self.servers, self._options)
+            kafka.write(self._records(sent, sending), self.topic, self.servers, self._options)
         self.tidy(sender, epoch)
-        return target
+        return published
 
     def _sending(self, target: Folder, published: DataFrame, sender: str, epoch: int) -> Sending | None:
         """Return what the epoch consists of, written down beside it; None: nothing."""

@@ -16,8 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import named
-from spark_client.counting.groups import files
-from spark_client.destinations.channel import OutboxChannel, epoch_name
+from spark_client.destinations.channel import OutboxChannel, Published, epoch_name
 from spark_client.destinations.epochs import EpochFolders, epochs_in, epochs_of
 from spark_client.destinations.lake import WRITER, LakeTable, of_epoch
 from spark_client.errors import UsageError
@@ -62,18 +61,18 @@ class LakeChannel(OutboxChannel):
 
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Folder:
-        target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
+    ) -> Published:
+        published, sent = self.publish_epoch(rows, sender, epoch, ordinal, layout)
         announced, note = self.path / _SENT / sender, f"{epoch_name(epoch)}.json"
-        if files(target).count_rows() and announced.read(note) is None:
-            sent = of_epoch(published, sender, epoch)
+        if published.has_rows and announced.read(note) is None:
+            sent = of_epoch(sent, sender, epoch)
             if not self._checked:
                 self._table.check(sent)
                 self._checked = True
             self._table.send(sent, sender, epoch)
             announced.put(note, {})
         self.tidy(sender, epoch)
-        return target
+        return published
 
     # ---------------------------------------------------------------- receiving
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,7 +22,7 @@ from spark_client.fronts.front import Group
 from spark_client.plan.batches import BatchId, Counted, SetAside, computed_once
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.plan.releases import ReleasePlan
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.directories import parquet_of
 from spark_client.storage.folder import Backlog, Folder
 from spark_client.windows.substreams import Ability
@@ -122,7 +124,7 @@ class ChannelOutput:
         # Rows that can be read count, whichever attempt wrote them: so they are counted after they were published.
         channel = self._channel
         try:
-            path = channel.write(rows, batch.query, batch.epoch, self._ordinal, layout)
+            published = channel.write(rows, batch.query, batch.epoch, self._ordinal, layout)
         except DoubledLabelsError:
             if self._quarantine is None:
                 raise
@@ -130,11 +132,13 @@ class ChannelOutput:
             with computed_once(rows) as kept:
                 one_each, surplus = channel.surplus(kept, self._ordinal)
                 self._quarantine.put_doubled(batch.epoch, channel.segment, surplus)
-                path = channel.write(one_each, batch.query, batch.epoch, self._ordinal, None)
-        published = partial(channel.in_files, rows.sparkSession, [path])
+                published = channel.write(one_each, batch.query, batch.epoch, self._ordinal, None)
+        sent = partial(channel.in_files, rows.sparkSession, [published.folder])
+        if published.groups is not None:
+            return {channel.segment: published.groups}
         if self._tasks is None:
-            return {channel.segment: in_files(path, channel.layout, published)}
-        self._tasks.report(published(), batch, channel.segment, "sent")
+            return {channel.segment: in_files(published.folder, channel.layout, sent)}
+        self._tasks.report(sent(), batch, channel.segment, "sent")
         return {}
 
     def begun(self, query: str, epoch: int) -> bool:
@@ -174,24 +178,24 @@ class RoutedOutput:
         for _, output in self._routes:
             dealt = output.carried(dealt)  # what is dealt out here stands
 
-        def write(folder: Folder) -> list[str]:
-            made = list(parquet(dealt)(folder) or ())
-            urls = [folder.url(file) for file in made] or [str(folder)]
-            written = parquet_of(rows.sparkSession, dealt.schema).parquet(*urls)
-            for number, (_, output) in enumerate(self._routes):
-                output.check(written.where(F.col(_ROUTE) == number))
-            return made
+        def of_route(folder: Folder, number: int) -> DataFrame:
+            found = parquet_of(rows.sparkSession, dealt.schema).parquet(str(folder))
+            return found.where(F.col(_ROUTE) == number).drop(_ROUTE)
 
-        if not self._folder.publish(epoch_name(epoch), write):
-            dealt.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
+        def check(folder: Folder) -> None:
+            for number, (_, output) in enumerate(self._routes):
+                output.check(of_route(folder, number))
+
+        seen = Parquet(dealt, _routes_in).publish(self._folder, epoch_name(epoch), check)
         target = self._folder / epoch_name(epoch)
         self._backlog.add(target.name)
-        kept = parquet_of(rows.sparkSession, dealt.schema).parquet(str(target))
-        taken = set(pc.unique(files(target).to_table(columns=[_ROUTE])[_ROUTE]).to_pylist())
+        if seen is None:
+            seen = [_routes_in(files(target).to_table(columns=[_ROUTE]))]
+        taken = {route for each in seen for route in json.loads(each)}
         sent: dict[str, list[Group]] = {}
         for number, (_, output) in enumerate(self._routes):
             if number in taken:  # a loop would go on for ever with epochs that have no rows
-                sent.update(output.write(kept.where(F.col(_ROUTE) == number).drop(_ROUTE), batch))
+                sent.update(output.write(of_route(target, number), batch))
         for old in self._backlog.before(epoch):
             self._backlog.discard(old)
         return sent
@@ -203,3 +207,7 @@ class RoutedOutput:
         self._backlog.sweep()
         for _, output in self._routes:
             output.sweep(query)
+
+
+def _routes_in(rows: pa.Table) -> str:
+    return json.dumps(pc.unique(rows[_ROUTE]).to_pylist())

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import TRACKER, parallelism
-from spark_client.destinations.channel import JsonChannel
+from spark_client.destinations.channel import JsonChannel, Published
 from spark_client.destinations.epochs import EpochStore, epochs_in, epochs_of
 from spark_client.plan import jsonrows
 from spark_client.plan.layouts import DerivedLayout
@@ -141,17 +141,17 @@ class TableChannel(JsonChannel):
 
     def write(
         self, rows: DataFrame, sender: str, epoch: int, ordinal: tuple[str, ...], layout: DerivedLayout | None = None
-    ) -> Folder:
-        target, published = self.publish_epoch(rows, sender, epoch, ordinal, layout)
+    ) -> Published:
+        published, sent = self.publish_epoch(rows, sender, epoch, ordinal, layout)
         if not self._store.ask("select part from {epochs} where sender = ? and epoch = ?", sender, epoch):
-            own = [name for name in published.columns if name != TRACKER]
+            own = [name for name in sent.columns if name != TRACKER]
             of_lineage = [F.col(f"{TRACKER}.{name}") for name in ("label", "scope", "name")]
             ends = F.unix_micros(f"{TRACKER}.end").alias("ends")
-            sent = published.select(*of_lineage, ends, jsonrows.to_json(own).alias("content"))
-            pieces = sent.mapInArrow(_Sends(self._store, sender, epoch), "piece string").collect()
+            content = sent.select(*of_lineage, ends, jsonrows.to_json(own).alias("content"))
+            pieces = content.mapInArrow(_Sends(self._store, sender, epoch), "piece string").collect()
             self._enter(sender, epoch, [row["piece"] for row in pieces])
         self.tidy(sender, epoch)
-        return target
+        return published
 
     def _enter(self, sender: str, epoch: int, pieces: Sequence[str]) -> None:
         """Make pieces the epoch. Should an earlier driver be at it, too, the primary key makes one of the two fail."""

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.columns import MADE_OF_SEVERAL, TRACKER, ColumnOrName, named, whole_text
-from spark_client.counting.groups import Dataset, Key, fold_table, groups_of
+from spark_client.counting.folding import Key
+from spark_client.counting.groups import Dataset, fold_table, groups_of
 from spark_client.fronts.front import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.releases import AS_OF, FINAL, REVISION, Measure, ReleasePlan

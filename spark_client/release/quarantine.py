@@ -25,7 +25,7 @@ from spark_client.errors import TrackingError
 from spark_client.plan.state import can_read
 from spark_client.release.parts import NOTE, RowTally, versions_of
 from spark_client.spark_internals.checkpoints import started_query
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.folder import Folder, claim_table
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client.ledger import COUNTS
@@ -132,7 +132,7 @@ class Quarantine:
             # Under a name of their own: the results may go to the same database, under the same epoch.
             self._to.write(rows.select(*columns), f"{query}.late.{_short(kind, _LONGEST)}", epoch)
         elif rows is not None:
-            self._table.publish(_part(epoch, kind), parquet(rows))
+            self._table.publish(_part(epoch, kind), Parquet(rows))
 
     def put(
         self, epoch: int, kind: str, rows: DataFrame | None, partials: DataFrame, tallies: Mapping[Substream, RowTally]
@@ -163,7 +163,7 @@ class Quarantine:
             kept, part = _mergeable(self._path), _part(epoch, kind)
             if not kept.holds(f"{part}/{_INDEX}"):
                 attempt = f"{part}/rows.{uuid.uuid4().hex}"
-                files = kept.write(attempt, parquet(partials))
+                files = kept.write(attempt, Parquet(partials))
                 index["rows_in"] = [f"{attempt}/{file}" for file in files] or [attempt]
                 kept.create(f"{part}/{_INDEX}", index)
             self.newest = f"{part}/{_INDEX}"

@@ -25,7 +25,7 @@ from spark_client.plan.releases import REVISION, ReleasePlan, ResultFunction
 from spark_client.release.aggregation import Aggregation
 from spark_client.release.grouped import REPAIR, GroupFunction
 from spark_client.spark_internals.errors import has_text, sentence_in
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.directories import may_appear, parquet_of
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substream
@@ -127,7 +127,7 @@ class Results:
         stands = self._folder.read(note)
         if stands is None:
             own = f"{epoch}.{uuid.uuid4().hex[:8]}"
-            files = self._folder.write(own, parquet(made))
+            files = self._folder.write(own, Parquet(made))
             there |= {f"{own}/": epoch, note: epoch}
             may_appear()
             stands = self._folder.create(note, [f"{own}/{file}" for file in files] or own)

@@ -22,7 +22,7 @@ from spark_client.counting.groups import Dataset, files
 from spark_client.errors import torn
 from spark_client.release.parts import INDEX, NONE, Part, RowTally, Selection, Version, joined, located, versions_of
 from spark_client.spark_internals.checkpoints import Batch
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.folder import Folder
 from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
@@ -374,7 +374,7 @@ class PartialState:
         """Write a part and return its name, which nobody else's has: a driver that was fenced and does not know it yet
         must not touch its successor's."""
         name = f"{kind}-{epoch:012d}-{uuid.uuid4().hex[:8]}"
-        self._written[name] = _Written(epoch, self._folder.write(name, parquet(partials)))
+        self._written[name] = _Written(epoch, self._folder.write(name, Parquet(partials)))
         return name
 
     def _remove(self, name: str) -> None:

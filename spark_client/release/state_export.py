@@ -24,7 +24,7 @@ from spark_client.release.aggregation import only
 from spark_client.release.committed import READERS, CommittedState, committed
 from spark_client.release.parts import joined
 from spark_client.spark_internals.checkpoints import files_after, last_commit, query_id, started_query
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.directories import WHOLE, as_batches_write, write_json
 from spark_client.storage.folder import Folder
 from spark_client.windows.substreams import Substreams
@@ -119,7 +119,7 @@ def fetch(rows: DataFrame, checkpoint: Folder, target: Path) -> None:
     target.mkdir(parents=True)
     try:
         with as_batches_write(rows.sparkSession):
-            readers.write(name, parquet(rows))
+            readers.write(name, Parquet(rows))
         for file in (readers / name).files():
             (readers / name).take(file, target / file)
     finally:

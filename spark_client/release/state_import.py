@@ -26,7 +26,7 @@ from spark_client.plan.streams import DEDUPLICATES
 from spark_client.release.inbox import ACTS, write_note
 from spark_client.release.parts import NONE, NOTE, Part, RowTally, Version, read_part
 from spark_client.release.state_export import POSITION, REST, STATE
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.directories import WHOLE, as_batches_write
 from spark_client.storage.folder import Folder
 from spark_client.trackers.places import Place
@@ -162,7 +162,7 @@ def _write_rows(
     made = renamed(given, before, plan) if upgrade.mapping is None else _mapped(upgrade.mapping, given)
     with as_batches_write(spark):
         # A mapping may make other rows each time that it is carried out, so what it has made is looked at as written.
-        fetched.write("mapped", parquet(imported(made, plan)))
+        fetched.write("mapped", Parquet(imported(made, plan)))
         written = spark.read.options(**WHOLE).parquet(fetched.url("mapped"))
         found = _substreams(written, rule)
         _check(index, found, dropped, upgrade.sends_on)
@@ -172,7 +172,7 @@ def _write_rows(
             key = plan.rule.recut_key(rule, key)
         own = [substream["scope"].alias("_scope"), key.alias("_key")]
         columns = [field for field in plan.part_schema.fieldNames() if field not in ("_scope", "_key")]
-        files = state.write(name, parquet(written.select(*own, *map(quoted, columns))))
+        files = state.write(name, Parquet(written.select(*own, *map(quoted, columns))))
     return found, files
 
 

@@ -14,7 +14,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -25,7 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_client.spark_internals.sessions import is_remote
 from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
 from spark_client.storage.directories import check_signs, local_path, write_parquet
-from spark_client.storage.folder import STORES, Filling, Folder
+from spark_client.storage.folder import STORES, Folder
+
+Look: TypeAlias = Callable[[pa.Table], str]  #: at rows that are written
 
 _AT_ONCE: Final = 256 << 20  #: bytes of rows, uncompressed, that a task holds before it writes them
 _UNUSABLE: Final = frozenset('*?[]{}\\~^#%|<>"`')  #: in URLs: patterns to Spark, or spelled otherwise by stores
@@ -96,21 +98,49 @@ def _reader(spark: SparkSession) -> Callable[[str], str]:
     return lambda key: str(hadoop.get(key) or "")
 
 
-def parquet(rows: DataFrame) -> Filling:
-    """Fill a folder with rows as Parquet.
+class Parquet:
+    """Filling of a folder with rows as Parquet.
 
-    >>> folder.write("part-7", parquet(rows))                                                       # doctest: +SKIP
+    Args:
+        look: at the rows of each file, where a task has them in Python; what it returns goes to the driver.
+
+    >>> folder.write("part-7", Parquet(rows))                                                       # doctest: +SKIP
     ['0.1f0e….parquet', '1.77ab….parquet']
     """
 
-    def fill(folder: Folder) -> list[str]:
+    def __init__(self, rows: DataFrame, look: Look | None = None) -> None:
+        self._rows = rows
+        self._look = look
+        self._seen: list[str] | None = None
+
+    def __call__(self, folder: Folder) -> list[str]:
+        rows = self._rows
         if folder.path is not None or not all(passes_through_arrow(field.dataType) for field in rows.schema):
             write_parquet(rows)(str(folder))
             return []
-        found = [row[0] for row in rows.mapInArrow(_Puts(folder), "file string").collect()]
-        return sorted(found) or [_put(folder, "0", arrow_schema(rows.schema).empty_table())]
+        found = rows.mapInArrow(_Puts(folder, self._look), "file string, seen string").collect()
+        self._seen = [row["seen"] for row in found]
+        return sorted(row["file"] for row in found) or [_put(folder, "0", arrow_schema(rows.schema).empty_table())]
 
-    return fill
+    def publish(self, into: Folder, name: str, check: Callable[[Folder], None]) -> list[str] | None:
+        """Publish the rows under a name, unless there are some already: see `Folder.publish`.
+
+        Args:
+            check: raises an error for files that are not to be published.
+
+        Returns:
+            The answers of the looks at the files; None: others stand, or Spark has written them itself.
+        """
+
+        def fill(folder: Folder) -> list[str]:
+            made = self(folder)
+            check(folder)
+            return made
+
+        if into.publish(name, fill):
+            return self._seen
+        self._rows.write.format("noop").mode("overwrite").save()  # what counts and observes rows waits for them
+        return None
 
 
 @dataclass(frozen=True)
@@ -118,21 +148,28 @@ class _Puts:
     """Writer in executors: puts a partition's rows into a folder, and returns the names of the files."""
 
     folder: Folder
+    look: Look | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         number = "0" if task is None else str(task.partitionId())
         taken: list[pa.RecordBatch] = []
+        size = 0
         for batch in batches:
             taken.append(batch)
-            if sum(each.nbytes for each in taken) >= _AT_ONCE:
+            size += batch.nbytes
+            if size >= _AT_ONCE:
                 yield self._put(number, taken)
-                taken.clear()
+                taken, size = [], 0
         if taken:
             yield self._put(number, taken)
 
     def _put(self, number: str, taken: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pydict({"file": [_put(self.folder, number, pa.Table.from_batches(taken))]})
+        rows = pa.Table.from_batches(taken)
+        seen = None if self.look is None else self.look(rows)
+        return pa.RecordBatch.from_arrays(
+            [pa.array([each], pa.string()) for each in (_put(self.folder, number, rows), seen)], ["file", "seen"]
+        )
 
 
 def _put(folder: Folder, number: str, table: pa.Table) -> str:

@@ -15,6 +15,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,7 @@ _S3A: Final = re.compile("s3[an]://")  #: obstore knows ``s3://``
 _OWNER: Final = "_query.json"  #: names the query whose table it is
 _ATTEMPTS: Final = "_attempts"  #: of what a folder publishes: each by one driver
 _ATTEMPT: Final = re.compile(r"(.+)/[0-9a-f]{32}/")
+_COPIES: Final = 16  #: at once
 _DECIDED: Final = "_decided"  #: which attempt of each stands
 _PUBLISHED: Final = "_published"  #: what is whole
 _VERSION: Final = re.compile(r"version-(\d+)\.json")
@@ -233,17 +235,21 @@ class Folder:
         elif self.is_published(name):
             return False
         tried = [f"{decided['attempt']}/{file}" for file in decided["files"]]
-        for file, source in zip(decided["files"], tried, strict=True):
-            try:
-                with self._asked(name):
-                    self.store.copy(f"{self._prefix}{_ATTEMPTS}/{source}", f"{self._prefix}{name}/{file}")
-            except FileNotFoundError:
-                if self.is_published(name):  # by another driver, which has removed it then
-                    return False
-                raise TrackingError(
-                    f"{attempts.url(source)} is gone, which is to be published as {name}: put it back, or start the "
-                    "job from the beginning, with new checkpoints and new paths"
-                ) from None
+
+        def copy(file: str, source: str) -> None:
+            with self._asked(name):
+                self.store.copy(f"{self._prefix}{_ATTEMPTS}/{source}", f"{self._prefix}{name}/{file}")
+
+        try:
+            with ThreadPoolExecutor(_COPIES) as several:  # a store takes a while for each, however small
+                list(several.map(copy, decided["files"], tried))
+        except FileNotFoundError:
+            if self.is_published(name):  # by another driver, which has removed it then
+                return False
+            raise TrackingError(
+                f"of {attempts.url(decided['attempt'])} files are gone that are to be published as {name}: put them "
+                "back, or start the job from the beginning, with new checkpoints and new paths"
+            ) from None
         self.put(f"{_PUBLISHED}/{name}.json", {"files": decided["files"]})
         attempts.delete(tried)  # those that do not stand go with the next driver: see `sweep`
         return bool(own == decided)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -16,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import DeltaTable, Frontier, Marks, Tracking, UsageError
 from spark_client.api.released import Released
 from spark_client.destinations.deduplication import ReceivedOnce
-from spark_client.spark_internals.stores import folder_of
+from spark_client.spark_internals.stores import Parquet, folder_of
+from spark_client.storage.folder import Folder
 from tests.buckets.line import Line, Request
 from tests.client.processes import Server
 from tests.kafka.test_deduplication import epoch, frame, taken
@@ -173,10 +175,29 @@ def test_copies_routes_and_an_outbox_are_kept_without_lists(
     tracking.stop()
     assert listed[0], "it looks at what drivers before it have left"
     assert not [each for later in listed[1:] for each in later]
+    own = [each.path for each in store.asked if each.own and each.kind == "GET" and each.path.endswith(".parquet")]
+    assert not [path for path in own if "/routed/" in path or "/outbox/" in path], "tasks count what they write"
     assert spark.read.format("delta").load(f"{bucket}/table").count() == 10
     opened = folder_of(spark, bucket, "the place")
     for place in ("cp/tracker/routed", "clean/outbox"):
         assert len({name.split("/_", 1)[0] for name in (opened / place).below()}) <= 5, "what was sent is removed"
+
+
+@pytest.mark.thorough
+def test_looks_count_for_files_that_stand_only(spark: SparkSession, bucket: str) -> None:
+    def rows_in(table: pa.Table) -> str:
+        return str(table.num_rows)
+
+    folder = folder_of(spark, bucket, "the place")
+    first, second = Parquet(spark.range(3), rows_in), Parquet(spark.range(5), rows_in)
+    seen: list[list[str] | None] = []
+
+    def overtaken(_: Folder) -> None:
+        seen.append(second.publish(folder, "7", lambda _: None))
+
+    assert first.publish(folder, "7", overtaken) is None
+    assert [sum(map(int, each or ())) for each in seen] == [5]
+    assert spark.read.parquet(f"{bucket}/7").count() == 5
 
 
 @pytest.mark.thorough

@@ -272,7 +272,7 @@ def test_a_repeated_epoch_is_sent_as_it_was_first_computed(
     for attempt in range(2):
         seen = Observation()
         rows = tracked(spark, 4, first=attempt * 4).observe(seen, F.count("*").alias("rows"))
-        published = channel.in_files(spark, [channel.write(rows, "sender", 0, ())])
+        published = channel.in_files(spark, [channel.write(rows, "sender", 0, ()).folder])
         assert seen.get == {"rows": 4}  # what is observed on the way has to be said again, too
         assert sorted(row["id"] for row in published.collect()) == [0, 1, 2, 3]
     if kind == "kafka":

@@ -14,10 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Marks, Tracking, TrackingError
 from spark_client.api.streams import TrackedStream
 from spark_client.columns import TRACKER
-from spark_client.counting.groups import by_substream, in_files
+from spark_client.counting.folding import Fold
+from spark_client.counting.groups import by_substream, in_files, of_folded
 from spark_client.destinations.file_channel import FileChannel
 from spark_client.plan.layouts import ELSEWHERE, LABEL, derived_layout
 from spark_client.spark_internals.plans import passed_on
+from spark_client.spark_internals.stores import _Puts
 from spark_client.storage.directories import read_json, write_json
 from spark_client.storage.folder import Folder
 from spark_client.windows.declaration import declare
@@ -81,7 +83,7 @@ def sent(
     if old:
         known = read_json(path / "_channel.json")
         write_json(path / "_channel.json", {key: known[key] for key in known if key != "told"})
-    target = channel.write(stepped, "q", 0, ())
+    target = channel.write(stepped, "q", 0, ()).folder
     return channel, target, channel.in_files(spark, [target]), stepped
 
 
@@ -122,6 +124,10 @@ def test_what_files_hold_is_what_was_sent_and_is_counted_alike(
     counted = sorted(in_files(target, channel.layout, lambda: published), key=str)
     native = sorted(by_substream(published, channel.layout.rule, {}, labels=True), key=str)
     assert [(name, dict(values)) for name, values in counted] == [(name, dict(values)) for name, values in native]
+    puts = _Puts(Folder(tmp_path / "by tasks"), Fold(channel.layout))
+    written = spark.read.parquet(str(target)).mapInArrow(puts, "file string, seen string").collect()
+    folded = of_folded(Fold.united(row["seen"] for row in written), channel.layout.rule)
+    assert sorted(folded, key=str) == counted
     assert sum(values["_rows"] for _, values in counted) == stepped.count()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_client.spark_internals.stores import parquet
+from spark_client.spark_internals.stores import Parquet
 from spark_client.storage import directories, folder
 from spark_client.storage.directories import publish, read_json, write_first, write_json, write_parquet
 from spark_client.storage.folder import Folder
@@ -74,7 +74,7 @@ def watched(live: Path) -> Iterator[Disk]:
 def _publish(spark: SparkSession, live: Path) -> None:
     publish(live / "results" / "a" / "epoch=3", write_parquet(spark.range(7)))
     state = Folder(live / "checkpoint" / "state")
-    state.write("part", parquet(spark.range(5)))
+    state.write("part", Parquet(spark.range(5)))
     state.put("version.json", {"parts": [3]})
     state.put("version.json", {"parts": [3, 4]})
     write_json(live / "query.json", "a")

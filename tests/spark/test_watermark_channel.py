@@ -148,7 +148,7 @@ def test_rows_of_all_types_come_as_they_were_sent(spark: SparkSession, tmp_path:
     rows = rows.withColumn(TRACKER, rule.tracker(declared.scope, declared.key, F.xxhash64("id")))
     channel = FileChannel("clean", Folder(tmp_path / "clean"), keep=True)
     channel.describe(rows.schema, rule, derived_layout(rule, "number", "ts") if told else None)
-    written = [channel.write(rows.where(f"id >= {epoch}"), "sender", epoch, ()) for epoch in range(3)]
+    written = [channel.write(rows.where(f"id >= {epoch}"), "sender", epoch, ()).folder for epoch in range(3)]
     writer = channel.native(spark, 2).writeStream.format("memory").queryName("kinds")
     query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
     query.processAllAvailable()

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_client.errors import UsageError
-from spark_client.spark_internals.stores import _Puts, _settings, folder_of, parquet
+from spark_client.spark_internals.stores import Parquet, _Puts, _settings, folder_of
 from spark_client.storage.directories import parquet_of
 from spark_client.storage.folder import Folder
 
@@ -89,11 +89,11 @@ def test_files_that_tasks_write_hold_what_spark_reads(spark: SparkSession, tmp_p
         "j interval day to second, k array<int>, l map<string,int>, m struct<x:int,y:string>"
     )
     rows = spark.createDataFrame([tuple(values), (None,) * len(values)], schema).repartition(2)
-    names = [row[0] for row in rows.mapInArrow(_Puts(Folder(tmp_path)), "file string").collect()]
+    names = [row[0] for row in rows.mapInArrow(_Puts(Folder(tmp_path)), "file string, seen string").collect()]
     found = parquet_of(spark, schema).parquet(*[str(tmp_path / name) for name in names])
     assert sorted(map(str, found.collect())) == sorted(map(str, rows.collect()))
 
 
 def test_a_folder_on_a_disk_is_filled_by_spark(spark: SparkSession, tmp_path: Path) -> None:
-    assert parquet(spark.range(3))(Folder(tmp_path / "rows")) == []
+    assert Parquet(spark.range(3))(Folder(tmp_path / "rows")) == []
     assert spark.read.parquet(str(tmp_path / "rows")).count() == 3
