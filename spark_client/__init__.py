@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spark_client.api.writer import NativeWriter, TrackedWriter
     from spark_client.columns import TRACKER
     from spark_client.datasource.events import TrackerDataSource, register
-    from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA
+    from spark_client.datasource.streams import EVENT_SCHEMA, SUBSTREAM_SCHEMA
     from spark_client.destinations.channel import Channel
     from spark_client.destinations.completeness import complete, completeness
     from spark_client.destinations.delta import DeltaTable
@@ -149,7 +149,7 @@ _ORIGINS: Final = {
     "Counts": "fronts.schedule",
     "DeltaTable": "destinations.delta",
     "EndOffsets": "fronts.end_offsets",
-    "EVENT_SCHEMA": "datasource.rows",
+    "EVENT_SCHEMA": "datasource.streams",
     "FileChannel": "destinations.file_channel",
     "FinishedGroup": "plan.releases",
     "Front": "fronts.front",
@@ -168,7 +168,7 @@ _ORIGINS: Final = {
     "Released": "api.released",
     "ResultsOf": "fronts.results_of",
     "Revision": "release.revisions",
-    "SUBSTREAM_SCHEMA": "datasource.rows",
+    "SUBSTREAM_SCHEMA": "datasource.streams",
     "Schedule": "fronts.schedule",
     "SeveralWriter": "api.multi_output",
     "ShadowedJob": "shadow",

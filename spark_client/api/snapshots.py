@@ -19,7 +19,7 @@ from spark_client.advice import explaining
 from spark_client.api.released import Released
 from spark_client.api.session import Tracking
 from spark_client.api.writer import Starter
-from spark_client.datasource.rows import SUBSTREAM_SCHEMA, substream_rows
+from spark_client.datasource.streams import SUBSTREAM_SCHEMA, substream_rows
 from spark_client.errors import TrackingError, UsageError, check_choice, check_faults, check_whole, refused
 from spark_client.plan.graph import state_of
 from spark_client.release import state_export, state_import
@@ -31,8 +31,8 @@ from spark_client.runtime.quiesce import paused
 from spark_client.spark_internals.stores import folder_of
 from spark_client.storage import snapshots
 from spark_client.storage.folder import Folder
+from spark_client.trackers import Place
 from spark_client.trackers.eventlogs import EventLogs
-from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substreams
 from tracker.client import DrainMode, DrainState, JobStatus
 

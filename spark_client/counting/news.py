@@ -8,9 +8,8 @@ from datetime import timedelta
 
 from spark_client.advice import advice, explained, explaining
 from spark_client.errors import TrackingError
-from spark_client.trackers import JobClient
+from spark_client.trackers import JobClient, Place
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
-from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream
 from tracker.client import DrainState, Event, Expected, JobStatus, TrackerError, TrackerUnavailable, Watch
 from tracker.contract.commands import CommitPromise

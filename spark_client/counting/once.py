@@ -30,7 +30,7 @@ from spark_client.errors import TrackingError, torn
 from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.directories import parquet_of
 from spark_client.storage.folder import Folder, Versions
-from spark_client.trackers.places import Place
+from spark_client.trackers import Place
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Ended, Late
 from tracker.contract.refusal import Refusal

@@ -16,8 +16,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from spark_client.datasource.options import ReaderOptions, explained
-from spark_client.datasource.rows import EVENT_SCHEMA, SUBSTREAM_SCHEMA, event_row, substream_rows
-from spark_client.datasource.streams import EventStream, OwnEnds, offset_of, oldest, read_between
+from spark_client.datasource.streams import (
+    EVENT_SCHEMA,
+    SUBSTREAM_SCHEMA,
+    EventStream,
+    OwnEnds,
+    event_row,
+    offset_of,
+    oldest,
+    read_between,
+    substream_rows,
+)
 from spark_client.spark_internals.readers import (
     DataSource,
     DataSourceReader,

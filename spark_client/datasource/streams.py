@@ -1,4 +1,4 @@
-"""The streams of the source ``tracker``: a job's events. See `spark_client.datasource.events`.
+"""The source ``tracker``: its rows, and the streams of a job's events. See `spark_client.datasource.events`.
 
 An offset is JSON, in Spark's checkpoint. In one log it is a number and the log's id. In several it has one of each for
 every log, and where the merge of the logs stands (`tracker.sharded.merged_events`): progress is the minimum over them,
@@ -14,22 +14,102 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any, Final, TypeAlias
 
+from pyspark.sql import types as T  # noqa: N812
+
 from spark_client.datasource.options import ReaderOptions, explained
-from spark_client.datasource.rows import event_row
 from spark_client.spark_internals.checkpoints import last_commit, query_id
 from spark_client.spark_internals.readers import LastingReader
 from spark_client.storage.folder import Folder
-from spark_client.trackers import JobClient
+from spark_client.trackers import JobClient, Place
 from spark_client.trackers.eventlogs import EventLogs, Subscriptions, newest
-from spark_client.trackers.places import Place
-from tracker.client import Advanced, Drained, Event, JobStatus, Position, TrackerClient
+from tracker.client import Advanced, Drained, Ended, Event, JobStatus, Position, Stalled, SubstreamStatus, TrackerClient
 from tracker.client.watch import pages
 from tracker.sharded.merged_events import Merge, beginning
+
+EVENT_SCHEMA: Final = T.StructType(
+    [
+        T.StructField("seq", T.LongType(), False),  # 1, 2, 3, … within the job's log
+        T.StructField("at", T.TimestampType(), False),  # when the tracker took the command that caused it
+        T.StructField("deployment", T.StringType(), False),
+        T.StructField("kind", T.StringType(), False),  # Ended, Late, Advanced, Stalled, FrontIdle, DrainRequested, …
+        T.StructField("segment", T.StringType()),
+        T.StructField("scope", T.StringType()),
+        T.StructField("name", T.StringType()),
+        T.StructField("end_time", T.LongType()),  # Ended: as reported; this package reports microseconds
+        T.StructField("elements", T.LongType()),  # Ended: sent on this segment in all
+        T.StructField("reason", T.StringType()),  # Ended: a tracker's Reason
+        T.StructField("in_flight", T.LongType()),  # Ended, Stalled
+        T.StructField("producer", T.StringType()),  # Late: who reported it
+        T.StructField("sent", T.LongType()),  # Late
+        T.StructField("received", T.LongType()),  # Late
+        T.StructField("segments", T.ArrayType(T.StringType())),  # Stalled: those that do not balance
+        T.StructField("front", T.StringType()),  # FrontIdle
+        T.StructField("idle", T.BooleanType()),  # FrontIdle
+        T.StructField("drain_id", T.StringType()),  # Drain…
+        T.StructField("time", T.LongType()),  # Advanced: everything up to it has ended on the segment
+        T.StructField("by_drain", T.BooleanType()),  # Ended: only a drain closed it, and more may follow later
+        T.StructField("expected", T.LongType()),  # Ended, Excess, Stalled: elements that its sources had promised
+    ]
+)
+
+SUBSTREAM_SCHEMA: Final = T.StructType(
+    [
+        T.StructField("scope", T.StringType(), False),
+        T.StructField("name", T.StringType(), False),
+        T.StructField("end_time", T.LongType()),
+        T.StructField("closed", T.BooleanType(), False),
+        T.StructField("waiting_for", T.ArrayType(T.StringType()), False),  # the fronts that have not closed it
+        T.StructField("late_reports", T.LongType(), False),
+        T.StructField("created", T.TimestampType(), False),
+        T.StructField("changed", T.TimestampType(), False),
+        T.StructField("segment", T.StringType(), False),  # one row for each segment it was seen on
+        T.StructField("ended", T.BooleanType(), False),
+        T.StructField("sent", T.LongType(), False),
+        T.StructField("received", T.LongType(), False),
+        T.StructField("expected", T.LongType()),  # elements that its sources have promised; null: no number was given
+        T.StructField("by_drain", T.BooleanType(), False),  # ended, only a drain closed it, and more may follow later
+    ]
+)
+
+_BODY: Final = [field.name for field in EVENT_SCHEMA.fields[4:]]
 
 Offset: TypeAlias = dict[str, Any]
 
 _MERGE = "merge"  #: in an offset: where the merge stands
 _OF_PLACE = ("seqs", "log_ids")  #: fields of `Position` that the offset has itself
+
+
+def event_row(event: Event) -> tuple[Any, ...]:
+    """Return an event as a row of `EVENT_SCHEMA`."""
+    kind = event.kind
+    values = [getattr(kind, name, None) for name in _BODY]
+    if isinstance(kind, Ended):
+        values[_BODY.index("reason")] = str(kind.reason)
+    if isinstance(kind, Stalled):
+        values[_BODY.index("segments")] = list(kind.segments)
+    return (event.seq, event.at, event.deployment, type(kind).__name__, *values)
+
+
+def substream_rows(status: SubstreamStatus, segments: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield a substream as rows of `SUBSTREAM_SCHEMA`, one for each segment; of these only, if any are given."""
+    for account in status.segments:
+        if not segments or account.segment in segments:
+            yield (
+                status.scope,
+                status.name,
+                status.end_time,
+                status.closed,
+                list(status.waiting_for),
+                status.late_reports,
+                status.created,
+                status.changed,
+                account.segment,
+                account.ended,
+                account.sent,
+                account.received,
+                account.expected,
+                account.by_drain,
+            )
 
 
 def offset_of(place: Place) -> Offset:

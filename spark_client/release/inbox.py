@@ -30,8 +30,8 @@ from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import drop_last_source
 from spark_client.storage.directories import make
 from spark_client.storage.folder import Folder
+from spark_client.trackers import Place
 from spark_client.trackers.eventlogs import Subscriptions
-from spark_client.trackers.places import Place
 from spark_client.windows.eventtime import micros_of
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import Ended, Event, Late, Reason, TrackerError, TrackerUnavailable

@@ -15,9 +15,8 @@ from typing import Final, TypeAlias
 
 from spark_client.advice import explaining
 from spark_client.errors import TrackingError, UsageError
-from spark_client.trackers import JobClient
+from spark_client.trackers import JobClient, Place
 from spark_client.trackers.eventlogs import EventLogs
-from spark_client.trackers.places import Place
 from spark_client.windows.substreams import Substream, Substreams
 from tracker.client import JobStatus
 from tracker.client.report import Largest, split

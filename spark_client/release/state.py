@@ -24,7 +24,7 @@ from spark_client.release.parts import INDEX, NONE, Part, RowTally, Selection, V
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.folder import Folder
-from spark_client.trackers.places import Place
+from spark_client.trackers import Place
 from spark_client.windows.substreams import Substream
 
 _DRAINED = 100_000  #: substreams of which it is remembered that only a drain has closed them: the newest

@@ -29,7 +29,7 @@ from spark_client.release.state_export import POSITION, REST, STATE
 from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.directories import WHOLE, as_batches_write
 from spark_client.storage.folder import Folder
-from spark_client.trackers.places import Place
+from spark_client.trackers import Place
 from spark_client.windows.substreams import Substream, Substreams
 
 _NAMED: Final = 5  #: substreams that a message lists

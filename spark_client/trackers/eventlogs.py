@@ -8,8 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from spark_client.trackers import JobClient
-from spark_client.trackers.places import Place
+from spark_client.trackers import JobClient, Place
 from tracker.client import (
     Event,
     EventPage,

@@ -22,7 +22,7 @@ from spark_client.counting import once
 from spark_client.counting.runs import Run
 from spark_client.plan.labels import source_label
 from spark_client.storage.folder import Folder
-from spark_client.trackers.places import Place
+from spark_client.trackers import Place
 from spark_client.windows.fixed import Fixed
 from spark_client.windows.named import Named
 from spark_client.windows.substreams import Substream

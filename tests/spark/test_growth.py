@@ -19,7 +19,7 @@ from spark_client.release.state import PartialState
 from spark_client.spark_internals.checkpoints import Batch
 from spark_client.storage.directories import publish, remove, sweep, write_first, write_json
 from spark_client.storage.folder import Folder
-from spark_client.trackers.places import Place
+from spark_client.trackers import Place
 from spark_client.windows.substreams import Substream
 
 

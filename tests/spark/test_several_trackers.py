@@ -19,14 +19,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_client import Frontier, Marks, Tracking, TrackingError, UsageError, nested, session, sliding
 from spark_client.counting.runs import Run
 from spark_client.datasource.options import ReaderOptions
-from spark_client.datasource.rows import EVENT_SCHEMA
-from spark_client.datasource.streams import EventStream, Offset, kept_from, place_of
+from spark_client.datasource.streams import EVENT_SCHEMA, EventStream, Offset, kept_from, place_of
 from spark_client.release.state import PartialState
 from spark_client.runtime.queryplan import CountingMode
 from spark_client.storage.directories import read_json
 from spark_client.storage.folder import Folder
+from spark_client.trackers import Place
 from spark_client.trackers.eventlogs import EventLogs
-from spark_client.trackers.places import Place
 from tests.client.processes import Server
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.waiting import soon

@@ -14,7 +14,7 @@ from spark_client.release.ends import EpochEnds, SharedEnds
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.storage.folder import Folder
-from spark_client.trackers.places import Place
+from spark_client.trackers import Place
 from spark_client.windows.nested import Level, NestedWindows
 from spark_client.windows.sessions import ENDED, SessionSteps
 from spark_client.windows.substreams import Substream, Substreams

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from spark_client.release.parts import RowTally
 from spark_client.release.state import PartialState
 from spark_client.storage.folder import Folder
-from spark_client.trackers.places import Place
+from spark_client.trackers import Place
 from spark_client.windows.substreams import Substream
 
 pytestmark = pytest.mark.spark
