@@ -74,6 +74,7 @@ def test_without_a_terminal_there_are_lines_on_stderr(client: TrackerClient, stu
     assert first.startswith(f"{stuck} is DRAINING: 2 substreams open")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("only", "shown"), [(("stdin", "stderr"), True), (("stdin", "stdout", "stderr"), False)])
 def test_a_long_list_into_a_file_is_counted_on_the_terminal(
     client: TrackerClient, job: str, shell: Shell, only: tuple[str, ...], shown: bool

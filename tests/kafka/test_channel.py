@@ -261,6 +261,7 @@ def tracked(spark: SparkSession, labels: int, first: int = 0) -> DataFrame:
 NAMED = Named("name")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [pytest.param("files", marks=pytest.mark.thorough), "kafka"])
 def test_a_repeated_epoch_is_sent_as_it_was_first_computed(
     spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, kind: str

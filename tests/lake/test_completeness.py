@@ -96,6 +96,7 @@ class TestSink:
         assert complete(read, "a", window)
         assert not complete(read, "a", hours(1, 3))
 
+    @pytest.mark.thorough
     def test_a_rejected_epoch_announces_nothing(
         self, spark: SparkSession, write: Callable[..., None], table: tuple[str, str]
     ) -> None:
@@ -129,6 +130,7 @@ class TestSink:
         write(1, rows=1, restarted=True)
         assert not complete(OF_FORMAT[file_format](place), "a", "x")
 
+    @pytest.mark.thorough
     def test_a_note_keeps_within_its_bound(self, write: Callable[..., None], table: tuple[str, str]) -> None:
         write(0, *(Substream(f"tenant-{number}", "old", None) for number in range(2000)))
         write(1, Substream("tenant-0", "new", None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def rows(spark: SparkSession, *given: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(list(given), "tenant string, part int, n int")
 
 
+@pytest.mark.thorough
 def test_several_rows_of_a_key_in_one_epoch_fail_it_by_name(spark: SparkSession, table: tuple[str, str]) -> None:
     sink = OF_FORMAT[table[0]](table[1], key=["tenant", "part"])
     sink.check(rows(spark))
@@ -32,15 +34,10 @@ def test_several_rows_of_a_key_in_one_epoch_fail_it_by_name(spark: SparkSession,
         sink.write(rows(spark, ("a", None, 0), ("a", 1, 0)), "query", 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("key", "moment"),
-    [
-        (["tenant"], "after it looked"),
-        *(
-            pytest.param(*each, marks=pytest.mark.thorough)
-            for each in ((["tenant"], "before it looks"), ([], "after it looked"), ([], "before it looks"))
-        ),
-    ],
+    list(product([["tenant"], []], ["after it looked", "before it looks"])),
 )
 def test_a_driver_that_wakes_after_its_successor_changes_nothing(
     spark: SparkSession, table: tuple[str, str], tmp_path: Path, key: list[str], moment: str

@@ -92,7 +92,8 @@ def two_epochs(spark: SparkSession, table: tuple[str, str], kept: Path, **option
 THOROUGH = pytest.mark.thorough
 
 
-@pytest.mark.parametrize("change", [delete_rows, *(pytest.param(each, marks=THOROUGH) for each in (truncate, tidy))])
+@THOROUGH
+@pytest.mark.parametrize("change", [delete_rows, truncate, tidy])
 def test_rows_that_others_delete_stay_deleted_and_fail_nothing(
     spark: SparkSession, table: tuple[str, str], tmp_path: Path, change: Change
 ) -> None:
@@ -107,12 +108,10 @@ def test_rows_that_others_delete_stay_deleted_and_fail_nothing(
     assert values(there(spark, table).select("id")) == [*left, (30,), (31,), (32,)]
 
 
+@THOROUGH
 @pytest.mark.parametrize(
     "change",
-    [
-        set_back,
-        *(pytest.param(each, marks=THOROUGH) for each in (drop, set_back_and_forget, make_again, rename, replace)),
-    ],
+    [set_back, drop, set_back_and_forget, make_again, rename, replace],
 )
 def test_a_table_without_its_results_is_told_before_anything_is_written(
     spark: SparkSession, table: tuple[str, str], tmp_path: Path, change: Change

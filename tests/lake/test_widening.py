@@ -104,7 +104,8 @@ def test_spark_casts_each_extreme_value_to_itself(spark: SparkSession) -> None:
         assert [Fraction(value) for value in found] == [extremes(kind)[place] for kind, _ in pairs]
 
 
-@pytest.mark.parametrize("key", [(), pytest.param(("ID",), marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("key", [(), ("ID",)])
 def test_rows_go_into_wider_columns_of_another_case_and_order(
     spark: SparkSession, table: tuple[str, str], key: tuple[str, ...]
 ) -> None:

@@ -437,6 +437,7 @@ def test_percentiles_of_a_sketch_are_values_of_about_that_rank(spark: SparkSessi
         release_of(values(spark, "string", [["'1'"]]), {"n": aggregates.approx_percentile("x", 0.5)})
 
 
+@pytest.mark.thorough
 def test_an_overflowing_result_fails_as_sparks_and_the_advice_repairs_it(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, ansi: Any
 ) -> None:

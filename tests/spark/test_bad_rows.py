@@ -218,6 +218,7 @@ NAMED = {
 }
 
 
+@pytest.mark.thorough
 def test_bad_names_fail_the_batch_and_the_advice_repairs_it(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
@@ -261,6 +262,7 @@ def test_a_step_may_drop_bad_rows_whatever_the_front(
     assert rows_of(tmp_path / "out", spark, "tenant", "rows") == [("a", 2)]
 
 
+@pytest.mark.thorough
 def test_a_partition_unknown_to_a_front_is_found_before_publication(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def starts(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path:
     return start
 
 
+@pytest.mark.thorough
 def test_history_is_released_by_its_own_time(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     """Tenant a has marked its first hour, b has not; hours of 2024 are not overdue as long as no row is later."""
     hourly = starts(Marks("is_last"), deadline="6 hours", deadline_by_event_time=True)
@@ -93,6 +94,7 @@ def test_nothing_has_to_come_for_a_deadline_to_pass(spark: SparkSession, feed: F
     hourly.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_nineteen_of_twenty_rows_are_enough(spark: SparkSession, feed: Feed, starts: Starts) -> None:
     """Of b one in two came: it waits on."""
     hourly = starts(Schedule(), threshold=0.95, threshold_after="1 second")

@@ -138,7 +138,8 @@ def hour(number: int, ids: range) -> list[dict[str, Any]]:
     return [row(each, 60 * number + each % 59) for each in ids]
 
 
-@pytest.mark.parametrize("probe", ["driver", pytest.param("executors", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("probe", ["driver", "executors"])
 def test_promised_counts_are_of_rows_and_not_of_copies(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, probe: str
 ) -> None:

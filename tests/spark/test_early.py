@@ -133,6 +133,7 @@ def shown(path: Path) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     return {(tenant, kind): (n, amount, bool(final)) for tenant, kind, n, amount, final in found}
 
 
+@pytest.mark.thorough
 def test_a_table_shows_open_windows_until_the_final_row_takes_their_place(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:

@@ -197,6 +197,7 @@ def test_a_part_that_was_not_declared_fails_the_batch(
 UPLOADERS = ["it's", "west", "east"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "steps",
     [False, pytest.param(True, marks=pytest.mark.thorough)],

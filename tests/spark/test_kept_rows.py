@@ -229,7 +229,9 @@ def test_a_failing_function_names_the_substream_and_is_repaired(
     assert rows_of(tmp_path / "out", spark, "tenant", "rows") == [("b", 2), ("tén'ant", 3)]
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["this version", "the version before"])
+@pytest.mark.parametrize(
+    "before", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["this version", "the version before"]
+)
 def test_what_a_function_has_made_first_stands_when_the_batch_is_repeated(
     spark: SparkSession,
     tracker: Server,

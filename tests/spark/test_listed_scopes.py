@@ -77,6 +77,7 @@ def starts(spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path:
     return start
 
 
+@pytest.mark.thorough
 def test_a_listed_tenant_without_rows_is_shown_and_explained(feed: Feed, starts: Starts) -> None:
     tenants = starts(scopes=["a", "silent"])
     assert tenants.frontiers() == {"a": "nothing yet", "silent": "nothing yet"}
@@ -135,6 +136,7 @@ def test_a_table_of_tenants_may_grow_while_the_query_runs(feed: Feed, starts: St
     tenants.tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_start_promises_nothing_of_a_silent_partition(feed: Feed, starts: Starts) -> None:
     """Else it would be waited for anew, and for ever where starts follow one another sooner than it becomes idle."""
     promised: list[tuple[datetime | None, list[str]]] = []

@@ -29,9 +29,8 @@ FRONTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "all" else pytest.mark.thorough) for kind in FRONTS]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", FRONTS)
 def test_a_straggler_after_a_drain_is_as_late_as_before(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path, kind: str
 ) -> None:

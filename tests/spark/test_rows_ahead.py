@@ -55,6 +55,7 @@ def test_rows_ahead_are_set_aside_and_hold_nothing(
     tracking.stop()
 
 
+@pytest.mark.thorough
 def test_a_row_ahead_fails_the_batch_and_its_own_clock_decides(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
