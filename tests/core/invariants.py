@@ -27,7 +27,9 @@ def broken(tracker: Tracker) -> str:
     Args:
         tracker: after a command that was carried out or refused.
     """
-    for job in tracker._jobs.values():
+    for name, job in tracker._jobs.items():
+        if tracker.next_due(name) != tracker._find_due(name):
+            return f"A tick of {name} is due at {tracker._find_due(name)}, remembered as {tracker.next_due(name)}"
         for holds in INVARIANTS:
             try:
                 holds(job)

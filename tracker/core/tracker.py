@@ -80,6 +80,7 @@ class Tracker:
         self._log_prefix = log_prefix
         self._logs = 0
         self._changed_jobs: set[str] = set()
+        self._due: dict[str, int | None] = {}  # of jobs that no command has touched since
 
     # ------------------------------------------------------------ commands
 
@@ -94,6 +95,15 @@ class Tracker:
             Refused: the command changed nothing (but settling, if it came to that).
         """
         command, _, found = command if isinstance(command, Prepared) else Prepared(command)
+        try:
+            return self._apply(command, found, now)
+        finally:
+            if command.job:
+                self._due.pop(command.job, None)
+            else:
+                self._due.clear()
+
+    def _apply(self, command: Command, found: Resolved | None, now: int) -> Answer:
         if isinstance(command, Tick):
             self._tick(command, now)
             return None
@@ -258,6 +268,11 @@ class Tracker:
         if not job:
             all_due = (self.next_due(name) for name in {**self._jobs, **self._pending})
             return min((each for each in all_due if each is not None), default=None)
+        if job not in self._due:
+            self._due[job] = self._find_due(job)
+        return self._due[job]
+
+    def _find_due(self, job: str) -> int | None:
         found = self._jobs.get(job)
         due = [] if found is None else [timers.next_due(found, self._retention_of(found))]
         due += [drain.deadline for drain in self._pending.get(job, {}).values() if drain.state is DrainState.PENDING]
