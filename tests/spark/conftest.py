@@ -73,7 +73,7 @@ def settings() -> dict[str, Any]:
         ),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         # With one tier, a JVM has 48 MiB for compiled code; once they are full, it throws out and compiles again.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.driver.host": "127.0.0.1",
     }
