@@ -102,7 +102,9 @@ def test_a_file_and_its_name_are_synced_before_a_write_returns(tmp_path: Path, m
     fsync = os.fsync
 
     def noted(descriptor: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_relative_to(tmp_path):  # a tracker that an earlier test has embedded may be at work
+            synced.append(path.name)
         fsync(descriptor)
 
     store = DirectoryStore(tmp_path / "store")
