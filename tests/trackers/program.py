@@ -198,7 +198,7 @@ class Tracker:
         lanes = Lanes()
         measures = Measures(JobLabels(10, lambda _: True), state.tracker.find)
         health, snapshots = JournalHealth(lambda _: None, measures), Snapshots(journal, measures, world.snapshot_bytes)
-        sequencer = Sequencer(recovered, lanes, Limits(), clock, health, snapshots, lambda *_: None)
+        sequencer = Sequencer(recovered, lanes, Limits(), clock, health, snapshots, lambda *_: ticker.look())
         leadership = Leadership(journal, lambda: None)
         gone: list[Exception] = []
 

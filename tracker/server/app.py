@@ -314,6 +314,7 @@ class _Leader:
     # ---------------------------------------------------------------- what it learns
 
     def _done(self, job: str, at: int, is_news: bool) -> None:
+        self.ticker.look()
         self._readers.carried_out(job)
         if not is_news:
             return
