@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Brings sets of jars into .cache/jars, once; needs no network afterwards. Usage: fetch_jars.sh [SET…]
 # The sets are in scripts/jars. A Kafka broker and Spark's Kafka connector (about 60 MB), and Delta with Iceberg (70 MB),
-# come if none is named; an object store (60 MB) is one more.
+# come if none is named; an object store (60 MB) and HDFS (90 MB) are further ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=.cache/jars

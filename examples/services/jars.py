@@ -89,6 +89,15 @@ def objects() -> Path:
     return _fetched("objects")
 
 
+def hdfs() -> Path:
+    """Return the directory of the jars of a file system of Hadoop; fetch them if they are not there.
+
+    Raises:
+        MissingError: Maven is, or it cannot reach a registry.
+    """
+    return _fetched("hdfs")
+
+
 def java() -> str:
     """Return the program that runs them.
 

@@ -22,10 +22,13 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_client.errors import refused
+from spark_client.spark_internals.hadoop import SCHEMES, HadoopStore
 from spark_client.spark_internals.sessions import is_remote
 from spark_client.spark_internals.tasks import arrow_schema, passes_through_arrow
 from spark_client.storage.directories import check_signs, local_path, write_parquet
 from spark_client.storage.folder import STORES, Folder
+from tracker.store import StoreError
 
 Look: TypeAlias = Callable[[pa.Table], str]  #: at rows that are written
 
@@ -50,9 +53,14 @@ def folder_of(spark: SparkSession, location: str | os.PathLike[str], what: str) 
     """
     text = os.fspath(location)
     url = urlsplit(text)
-    if url.scheme not in STORES:
+    through_spark = url.scheme in SCHEMES and not is_remote(spark)
+    if url.scheme not in STORES and not through_spark:
         return Folder(local_path(text, what))
     check_signs(text, _UNUSABLE, f"{what} {text!r}", "Spark or the store reads otherwise")
+    if through_spark:
+        with refused(f"{what} {text!r}", errors=StoreError):
+            store = HadoopStore(spark.sparkContext._gateway, f"{url.scheme}://{url.netloc}")
+        return Folder(text, None, (store, f"{url.path.strip('/')}/".lstrip("/")))
     return Folder(text, _settings(spark, url.scheme, url.netloc))
 
 
@@ -115,7 +123,7 @@ class Parquet:
 
     def __call__(self, folder: Folder) -> list[str]:
         rows = self._rows
-        if folder.path is not None or not all(passes_through_arrow(field.dataType) for field in rows.schema):
+        if not folder.is_of_objects or not all(passes_through_arrow(field.dataType) for field in rows.schema):
             write_parquet(rows)(str(folder))
             return []
         found = rows.mapInArrow(_Puts(folder, self._look), "file string, seen string").collect()

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from spark_client.errors import TrackingError, UsageError, refused
 from spark_client.storage.directories import (
@@ -87,7 +88,9 @@ class Folder:
         return Folder(self.url(name), self._settings, (self.store, f"{self._prefix}{name}/"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Folder, (self._location, self._settings)  # connections stay in their process
+        # Connections stay in their process.
+        within = None if self.path is not None or self.is_of_objects else (self.store, self._prefix)
+        return Folder, (self._location, self._settings, within)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Folder) and self._location == str(other)
@@ -112,6 +115,11 @@ class Folder:
         return None
 
     @property
+    def is_of_objects(self) -> bool:
+        """True if it is in a store of objects, which each process reaches by itself."""
+        return urlsplit(self._location).scheme in STORES
+
+    @property
     def parent(self) -> Folder:
         """The folder that it is in.
 
@@ -121,6 +129,9 @@ class Folder:
         parent = self._location.rpartition("/")[0]
         if parent.endswith("/"):  # of ``s3a://bucket``
             raise UsageError(f"{self}: is a whole bucket; give a path in it")
+        within = self._prefix.rstrip("/").rpartition("/")[0]
+        if self._prefix.strip("/"):
+            return Folder(parent, self._settings, (self.store, f"{within}/" if within else ""))
         return Folder(parent or "/", self._settings)
 
     @property

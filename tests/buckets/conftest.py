@@ -1,4 +1,4 @@
-"""A store with the interface of S3, reached by a line that a test can look at and break."""
+"""A store with the interface of S3, by a line that a test can look at and break; and a file system of Hadoop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 from pyspark.sql import SparkSession
 
+from examples.services.hdfs import Hdfs
 from examples.services.jars import MissingError
 from examples.services.s3 import S3
 from tests.buckets.line import Line
@@ -51,3 +52,22 @@ def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def bucket(store: Line) -> str:
     """Return the URL of a place of the test's own."""
     return f"s3a://state/{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def hdfs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    """Yield a file system of Hadoop."""
+    try:
+        files = Hdfs(tmp_path_factory.mktemp("hdfs"))
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    for name, value in Hdfs.quick.items():
+        spark.sparkContext._jsc.hadoopConfiguration().set(name, value)
+    with files:
+        yield files
+
+
+@pytest.fixture
+def hadoop(hdfs: Hdfs) -> str:
+    """Return the URL of a place of the test's own in a file system of Hadoop."""
+    return f"{hdfs.url}/{next(_numbers)}"

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from examples.services.hdfs import Hdfs
 from tests.buckets.line import Line
 from tests.buckets.table_driver import TABLE
 from tests.client.processes import Server
@@ -50,12 +51,22 @@ def test_a_driver_that_is_killed_again_and_again_releases_each_window_once(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize(("kind", "in_bucket"), [("delta", True), ("iceberg", True), ("delta", False)])
 def test_a_driver_that_comes_to_itself_late_changes_no_table(
-    spark: SparkSession, tracker: Server, job: str, feed: Feed, store: Line, bucket: str, tmp_path: Path, kind: str
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    tracker: Server,
+    job: str,
+    feed: Feed,
+    store: Line,
+    tmp_path: Path,
+    kind: str,
+    in_bucket: bool,
 ) -> None:
     put_hours(feed, 3)
+    bucket = request.getfixturevalue("bucket" if in_bucket else "hadoop")
     settings = [f"fs.s3a.{name}={value}" for name, value in store.settings.items()]
+    settings += [f"{name}={value}" for name, value in Hdfs.quick.items()]
     command = [sys.executable, "-m", "tests.buckets.table_driver", tracker.address, job, str(feed.path), bucket, kind]
     command += [str(tmp_path), *settings]
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True) as first:

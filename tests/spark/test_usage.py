@@ -135,7 +135,7 @@ def test_an_output_that_is_not_one(tracking: Tracking, spark: SparkSession, feed
     with pytest.raises(UsageError, match="checkpointLocation"):
         released.writeStream.start(tmp_path / "out")
     with pytest.raises(UsageError, match="path"):
-        released.writeStream.option("checkpointLocation", "hdfs://name/cp").start(tmp_path / "out")
+        released.writeStream.option("checkpointLocation", "dbfs:/cp").start(tmp_path / "out")
     with pytest.raises(UsageError, match="format='kafka': give 'parquet'"):
         released.writeStream.format("kafka")
     with pytest.raises(UsageError, match="go to a channel"):

@@ -72,7 +72,10 @@ def test_azure_and_google_have_keys_of_their_own(spark: SparkSession, hadoop: An
     assert _settings(spark, "gs", "lake") == {"service_account": "/key.json"}
 
 
-@pytest.mark.parametrize(("url", "problem"), [("s3a://b/a*", "reads otherwise"), ("hdfs://n/x", "on a file system")])
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [("s3a://b/a*", "reads otherwise"), ("dbfs:/x", "on a file system"), ("hdfs://n/x", "UnknownHost")],
+)
 def test_urls_that_cannot_be_used_are_refused(spark: SparkSession, url: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         folder_of(spark, url, "late_path")
