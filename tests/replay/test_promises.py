@@ -64,7 +64,7 @@ def same(query: Query, promise: str, released: dict[Window, int], windows: set[W
     assert {scope: figures(each) for scope, each in found.scopes.items()} == (expected if scoped else {})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(queries(), st.integers(0, 20))
 def test_each_promise_gives_the_figures_of_the_simulation(query: Query, delay: int) -> None:
     micros = delay * MS
