@@ -163,6 +163,10 @@ def fold(spark: SparkSession) -> Callable[[str], str]:
 
 def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
     """Return the field that a column gives on these rows."""
+    if isinstance(value, str) and value in df.columns and not {".", "`"} & set(value):
+        alike = [field for field in df.schema if field.name.lower() == value.lower()]
+        if len(alike) == 1:  # so that Spark need not be asked, which takes longer
+            return alike[0]
     try:
         return df.select(column(value)).schema.fields[0]
     except Exception as error:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
+from spark_client.counting.groups import files
 from spark_client.destinations.destination import EarlyOutput, Place, Written
 from spark_client.errors import UsageError, refused
 from spark_client.plan.batches import BatchId, Counted
@@ -64,15 +65,20 @@ class FileDestination(Place):
         try:
             with refused(f"{shown}: Spark cannot write them", _INSTEAD):
                 self._folder.write(f"{trial}/epoch=0", self._save(row))
-                found = (
-                    spark.read.format(self._to.file_format).load(self._folder.url(trial)).columns
-                    if self._to.file_format in _KEEP_NAMES
-                    else None
-                )
+                found = self._names(spark, trial) if self._to.file_format in _KEEP_NAMES else None
         finally:
             self._folder.remove(trial)
         if found is not None and sorted(found) != sorted([*schema.fieldNames(), "epoch"]):
             raise UsageError(f"{shown}: files of this format do not keep these names: they give {found}. {_INSTEAD}")
+
+    def _names(self, spark: SparkSession, trial: str) -> list[str]:
+        if self._is_as_usual:  # which Arrow reads as well, without a job of Spark's
+            return [*files(self._folder / trial / "epoch=0").schema.names, "epoch"]
+        return spark.read.format(self._to.file_format).load(self._folder.url(trial)).columns
+
+    @property
+    def _is_as_usual(self) -> bool:
+        return self._to.file_format == "parquet" and not (self._to.options or self._to.partition_by)
 
     def _save(self, rows: DataFrame) -> Filling:
         writer = rows.write.format(self._to.file_format).options(**self._to.options)
@@ -88,8 +94,7 @@ class FileDestination(Place):
         if self._owner != batch.query:
             claim_table(self._folder, batch.query, "results")
             self._owner = batch.query
-        as_given = self._to.options or self._to.partition_by or self._to.file_format != "parquet"
-        fill: Filling = self._save(rows) if as_given else Parquet(rows)
+        fill: Filling = Parquet(rows) if self._is_as_usual else self._save(rows)
         self._folder.publish(f"epoch={batch.epoch}", fill)
         return {}
 
