@@ -1,14 +1,17 @@
 """Cost of tracking on Spark, and of releasing by it against Spark's own watermark: `--help` lists the options.
 
-Two comparisons, each within one run of this program, taken in turns so that the machine's moods hit all alike:
+Three comparisons, each within one run of this program, taken in turns so that the machine's moods hit all alike:
 
 - release: an aggregation that is released (the tracker's way: substream by substream, and the tracker as Spark's
   watermark) against Spark's own ``withWatermark`` aggregation in append mode. All read the same files.
 - job: two queries joined by a channel of files, tracked, against the same two queries without tracking.
   Tracked in three ways: followed and counted by the driver (the default), sealed, and counted by executors and sealed.
 
-Figures are rows per second over all that Spark does after each query's first batch, which starts the workers up: the
-batches of rows, and those that only release.
+- start: seconds from ``start()`` of such an aggregation until its first batch is committed; and from the moment at
+  which a window's last row is there until its result is: to Spark's watermark, a row of a later window comes with that.
+
+Figures of the first two are rows per second over all that Spark does after each query's first batch, which starts the
+workers up: the batches of rows, and those that only release.
 """
 
 from __future__ import annotations
@@ -23,10 +26,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -35,9 +39,10 @@ from examples.lake.services import environment
 from examples.lake.services import settings as lake
 from examples.services import jars
 from examples.services.s3 import S3
-from spark_client import Frontier, Tracking
+from spark_client import Frontier, Marks, Tracking
 from spark_client.runtime.queryplan import CountingMode
 
+_TRIGGER = "500 milliseconds"
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -48,7 +53,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=13, help="batches a run, the first not counted")
     parser.add_argument("--keys", type=int, default=1_000, help="keys in each of the ten substreams of a batch")
     parser.add_argument("--runs", type=int, default=3, help="runs of each way, in turns")
-    parser.add_argument("--only", choices=["release", "job"], help="one comparison")
+    parser.add_argument("--only", choices=["release", "job", "start"], help="one comparison")
     parser.add_argument("--store", action="store_true", help="in a store of objects, a process on this machine")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     given = parser.parse_args()
@@ -149,7 +154,69 @@ class Bench:
                 }
                 for way, taken in times.items()
             }
+        if only in (None, "start"):
+            measured["start"] = self._starts(runs)
         return measured
+
+    def _starts(self, runs: int) -> dict[str, Any]:
+        """Measure starts and delays in turns: the first turn is not counted."""
+        begins: dict[str, Callable[[DataFrame, str], Callable[[], None]]] = {
+            "Spark's watermark": self._begin_watermark,
+            "tracker": self._begin_release,
+        }
+        taken: dict[str, list[tuple[float, float]]] = {way: [] for way in begins}
+        for number in range(runs + 1):
+            for way, begin in begins.items():
+                print(f"start, run {number} of {runs}: {way}", file=sys.stderr, flush=True)
+                self._runs += 1
+                one = self._start(begin, self._path / f"run-{self._runs}")
+                if number:
+                    taken[way].append(one)
+        floor = taken["Spark's watermark"]
+        return {
+            way: {
+                "start_seconds": round(statistics.median(start for start, _ in figures), 3),
+                "start_ratio": statistics.median(_ratios(figures, floor, 0)),
+                "result_seconds": round(statistics.median(delay for _, delay in figures), 3),
+                "result_ratio": statistics.median(_ratios(figures, floor, 1)),
+            }
+            for way, figures in taken.items()
+        }
+
+    def _start(self, begin: Callable[[DataFrame, str], Callable[[], None]], path: Path) -> tuple[float, float]:
+        """Return seconds until the first batch is committed, and the median of those from a last row to its result."""
+        raw, minutes = path / "raw", 10
+        _put(raw, 0)
+        began = time.monotonic()
+        stop = begin(
+            self.spark.readStream.schema("tenant string, ts timestamp, last boolean").json(str(raw)), str(path)
+        )
+        _await((path / "cp" / "commits" / "0").exists)
+        started = time.monotonic() - began
+        _await(lambda: bool(_results(path)))
+        delays = []
+        for minute in range(1, minutes):
+            known = len(_results(path))
+            began = time.monotonic()
+            _put(raw, minute)
+            _await(lambda known=known: len(_results(path)) > known)  # type: ignore[misc]
+            delays.append(time.monotonic() - began)
+            time.sleep(0.3 + 0.1 * minute)  # until it is idle, and then for a part of a trigger
+        stop()
+        return started, statistics.median(delays)
+
+    def _begin_watermark(self, rows: DataFrame, path: str) -> Callable[[], None]:
+        grouped = rows.withWatermark("ts", "0 seconds").groupBy(F.window("ts", "1 minute"), "tenant")
+        writer = grouped.agg(F.count("*").alias("rows")).writeStream.format("parquet").option("path", f"{path}/out")
+        query = writer.option("checkpointLocation", f"{path}/cp").trigger(processingTime=_TRIGGER).start()
+        return query.stop
+
+    def _begin_release(self, rows: DataFrame, path: str) -> Callable[[], None]:
+        tracking = Tracking(self.spark, Path(path).name, self.address)
+        source = tracking.source(rows, "in", scope="tenant", window=("ts", "1 minute"), front=Marks("last"))
+        writer = tracking.release(source, aggs={"rows": F.count("*")}).writeStream
+        writer.option("checkpointLocation", f"{path}/cp").trigger(processingTime=_TRIGGER).start(f"{path}/out")
+        return tracking.stop
 
     # ---------------------------------------------------------------- ways
 
@@ -294,6 +361,37 @@ def _ratios(floor: list[tuple[float, float]], taken: list[tuple[float, float]], 
     return [round(base[place] / own[place], 2) for base, own in zip(floor, taken, strict=True)]
 
 
+def _put(raw: Path, minute: int) -> None:
+    """Write a file with the last row of a minute, which a marked row ends, and one of the next minute behind it."""
+    moments = [(60 * minute, True), (60 * minute + 60, False)]
+    rows = [
+        {"tenant": "t", "ts": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1_700_000_040 + at)), "last": last}
+        for at, last in moments
+    ]
+    raw.mkdir(parents=True, exist_ok=True)
+    hidden = raw / f".{minute}"
+    hidden.write_text("\n".join(map(json.dumps, rows)))
+    hidden.rename(raw / f"{minute}.json")
+
+
+def _results(path: Path) -> set[str]:
+    """Return the published files that hold rows: of Spark's writer those in its log, of a release those in folders."""
+    out = path / "out"
+    logged = [line for log in (out / "_spark_metadata").glob("[0-9]*") for line in log.read_text().split("\n")[1:]]
+    named = [Path(json.loads(line)["path"].removeprefix("file://")) for line in logged if line]
+    return {file.name for file in [*named, *out.glob("epoch=*/*.parquet")] if _has_rows(str(file))}
+
+
+@cache
+def _has_rows(file: str) -> bool:
+    return bool(pq.read_metadata(file).num_rows)
+
+
+def _await(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.02)  # the driver of a tracked query is this process
+
+
 def _by_name() -> dict[str, Column]:
     return {"rows": F.count("*"), "amount": F.sum("amount"), "price": F.avg("price")}
 
@@ -310,7 +408,16 @@ def _clean(rows: DataFrame) -> DataFrame:
 def table(measured: dict[str, Any]) -> str:
     """Return the figures for people."""
     lines = []
+    if "start" in measured:
+        lines.append(f"{'start':36}{'start':>8}{'ratio':>7}{'result':>8}{'ratio':>7}   in seconds")
+        for way, figures in measured["start"].items():
+            lines.append(
+                f"  {way:34}{figures['start_seconds']:>8.2f}{figures['start_ratio']:>7.2f}"
+                f"{figures['result_seconds']:>8.2f}{figures['result_ratio']:>7.2f}"
+            )
     for what, ways in measured.items():
+        if what == "start":
+            continue
         lines.append(f"{what:36}{'rows':>10}{'ratio':>7}{'cpu':>6}   ratios of each run; of processor time")
         for way, figures in ways.items():
             each = [", ".join(f"{ratio:.2f}" for ratio in figures[name]) for name in ("ratios", "processor_ratios")]
