@@ -6,7 +6,6 @@ Three comparisons, each within one run of this program, taken in turns so that t
   watermark) against Spark's own ``withWatermark`` aggregation in append mode. All read the same files.
 - job: two queries joined by a channel of files, tracked, against the same two queries without tracking.
   Tracked in three ways: followed and counted by the driver (the default), sealed, and counted by executors and sealed.
-
 - start: seconds from ``start()`` of such an aggregation until its first batch is committed; and from the moment at
   which a window's last row is there until its result is: to Spark's watermark, a row of a later window comes with that.
 
@@ -43,6 +42,7 @@ from spark_client import Frontier, Marks, Tracking
 from spark_client.runtime.queryplan import CountingMode
 
 _TRIGGER = "500 milliseconds"
+_MINUTES = 10  # that end in a run of `start`, the first of them with the first batch
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -185,7 +185,7 @@ class Bench:
 
     def _start(self, begin: Callable[[DataFrame, str], Callable[[], None]], path: Path) -> tuple[float, float]:
         """Return seconds until the first batch is committed, and the median of those from a last row to its result."""
-        raw, minutes = path / "raw", 10
+        raw = path / "raw"
         _put(raw, 0)
         began = time.monotonic()
         stop = begin(
@@ -193,13 +193,12 @@ class Bench:
         )
         _await((path / "cp" / "commits" / "0").exists)
         started = time.monotonic() - began
-        _await(lambda: bool(_results(path)))
+        _await(partial(_has_results, path, 1))
         delays = []
-        for minute in range(1, minutes):
-            known = len(_results(path))
+        for minute in range(1, _MINUTES):
             began = time.monotonic()
             _put(raw, minute)
-            _await(lambda known=known: len(_results(path)) > known)  # type: ignore[misc]
+            _await(partial(_has_results, path, minute + 1))
             delays.append(time.monotonic() - began)
             time.sleep(0.3 + 0.1 * minute)  # until it is idle, and then for a part of a trigger
         stop()
@@ -374,12 +373,12 @@ def _put(raw: Path, minute: int) -> None:
     hidden.rename(raw / f"{minute}.json")
 
 
-def _results(path: Path) -> set[str]:
-    """Return the published files that hold rows: of Spark's writer those in its log, of a release those in folders."""
+def _has_results(path: Path, number: int) -> bool:
+    """Return whether so many files with rows are published: by Spark's writer in its log, by a release in folders."""
     out = path / "out"
     logged = [line for log in (out / "_spark_metadata").glob("[0-9]*") for line in log.read_text().split("\n")[1:]]
     named = [Path(json.loads(line)["path"].removeprefix("file://")) for line in logged if line]
-    return {file.name for file in [*named, *out.glob("epoch=*/*.parquet")] if _has_rows(str(file))}
+    return sum(_has_rows(str(file)) for file in {*named, *out.glob("epoch=*/*.parquet")}) >= number
 
 
 @cache
@@ -408,16 +407,15 @@ def _clean(rows: DataFrame) -> DataFrame:
 def table(measured: dict[str, Any]) -> str:
     """Return the figures for people."""
     lines = []
-    if "start" in measured:
+    starts = measured.get("start", {})
+    if starts:
         lines.append(f"{'start':36}{'start':>8}{'ratio':>7}{'result':>8}{'ratio':>7}   in seconds")
-        for way, figures in measured["start"].items():
+        for way, figures in starts.items():
             lines.append(
                 f"  {way:34}{figures['start_seconds']:>8.2f}{figures['start_ratio']:>7.2f}"
                 f"{figures['result_seconds']:>8.2f}{figures['result_ratio']:>7.2f}"
             )
-    for what, ways in measured.items():
-        if what == "start":
-            continue
+    for what, ways in ((what, ways) for what, ways in measured.items() if what != "start"):
         lines.append(f"{what:36}{'rows':>10}{'ratio':>7}{'cpu':>6}   ratios of each run; of processor time")
         for way, figures in ways.items():
             each = [", ".join(f"{ratio:.2f}" for ratio in figures[name]) for name in ("ratios", "processor_ratios")]

@@ -163,9 +163,9 @@ def fold(spark: SparkSession) -> Callable[[str], str]:
 
 def resolve(df: DataFrame, value: ColumnOrName, what: str) -> T.StructField:
     """Return the field that a column gives on these rows."""
-    if isinstance(value, str) and value in df.columns and not {".", "`"} & set(value):
+    if isinstance(value, str) and plain_name(value) == value:
         alike = [field for field in df.schema if field.name.lower() == value.lower()]
-        if len(alike) == 1:  # so that Spark need not be asked, which takes longer
+        if [field.name for field in alike] == [value]:  # so that Spark need not be asked, which takes longer
             return alike[0]
     try:
         return df.select(column(value)).schema.fields[0]

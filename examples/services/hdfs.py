@@ -6,15 +6,11 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 from examples.services import jars
 from examples.services.processes import Service, free_port
-
-_MEMORY = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 
 class Hdfs(Service):
@@ -41,8 +37,7 @@ class Hdfs(Service):
         directory.mkdir(parents=True, exist_ok=True)
         super().__init__(directory / "hdfs.log")
         self._directory = directory
-        self._jars = jars.hdfs()
-        self._java = jars.java()
+        self._jvm = jars.jvm(jars.hdfs(), f"-Dtest.build.data={directory}")
         self._port = free_port()
         self.url = f"hdfs://127.0.0.1:{self._port}"
         self._details = directory / "details.json"
@@ -50,12 +45,9 @@ class Hdfs(Service):
     def start(self) -> None:
         self._details.unlink(missing_ok=True)
         formats = [] if (self._directory / "dfs").exists() else ["-format"]
-        program = [self._java, *_MEMORY, f"-Dtest.build.data={self._directory}", "-cp", f"{self._jars}/*"]
         options = ["-datanodes", "1", "-nnport", str(self._port), *formats, "-writeDetails", str(self._details)]
-        self._launch([*program, "org.apache.hadoop.test.MiniDFSClusterManager", *options])
+        self._launch([*self._jvm, "org.apache.hadoop.test.MiniDFSClusterManager", *options])
         self._await("the name node")
 
     def _answers(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=10):
-            return self._details.exists()  # written once both nodes run
-        return False
+        return self._details.exists()  # written once both nodes run

@@ -98,6 +98,19 @@ def hdfs() -> Path:
     return _fetched("hdfs")
 
 
+def jvm(classes: Path, *options: str) -> list[str]:
+    """Return the command of a JVM that lives for a short time in little memory, up to its main class.
+
+    Args:
+        classes: a directory of jars.
+        options: of the JVM.
+
+    Raises:
+        MissingError: there is no Java.
+    """
+    return [java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options, "-cp", f"{classes}/*"]
+
+
 def java() -> str:
     """Return the program that runs them.
 

@@ -16,7 +16,6 @@ from examples.services import jars
 from examples.services.processes import Service, free_port
 
 _CLUSTER = "c3Vic3RyZWFtLXRyYWNrZQ"  # any 16 bytes
-_MEMORY = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _STARTED = b"Kafka Server started"
 
 
@@ -74,7 +73,7 @@ log.cleaner.enable=false
         if not self._data.exists():
             self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._properties))
         self._seen = self.log.stat().st_size if self.log.exists() else 0
-        self._launch([*self._command(), "kafka.Kafka", str(self._properties)])
+        self._launch([*jars.jvm(self._jars), "kafka.Kafka", str(self._properties)])
         self._await("the Kafka broker")
 
     def create(self, topic: str, partitions: int = 2) -> None:
@@ -92,12 +91,9 @@ log.cleaner.enable=false
             log.seek(self._seen)
             return _STARTED in log.read()
 
-    def _command(self) -> list[str]:
-        return [jars.java(), *_MEMORY, "-cp", f"{self._jars}/*"]
-
     def _java(self, main: str, *arguments: str) -> str:
-        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-        run = subprocess.run([*self._command(), quiet, main, *arguments], capture_output=True, text=True)
+        command = jars.jvm(self._jars, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+        run = subprocess.run([*command, main, *arguments], capture_output=True, text=True)
         if run.returncode != 0:
             raise RuntimeError(f"{main} {' '.join(arguments)}: {run.stdout}{run.stderr}")
         return run.stdout

@@ -17,7 +17,6 @@ from pathlib import Path
 from examples.services import jars
 from examples.services.processes import Service, free_port
 
-_MEMORY = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _BUCKET = "state"
 _LOGGING = """\
 <configuration>
@@ -48,8 +47,8 @@ class S3(Service):
     def __init__(self, directory: Path, certificate: tuple[Path, Path] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         super().__init__(directory / "s3.log")
-        self._jars = jars.objects()
-        self._java = jars.java()
+        self._logging = directory / "logback.xml"
+        self._jvm = jars.jvm(jars.objects(), f"-Dlogback.configurationFile={self._logging}")
         self.port = free_port()
         self.endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{self.port}"
         self.environment = {"AWS_ACCESS_KEY_ID": _KEY, "AWS_SECRET_ACCESS_KEY": _SECRET, "AWS_REGION": "us-east-1"}
@@ -67,7 +66,6 @@ jclouds.provider=filesystem
 jclouds.filesystem.basedir={self.objects.parent}
 """
         )
-        self._logging = directory / "logback.xml"
         self._logging.write_text(_LOGGING)
 
     @property
@@ -76,8 +74,7 @@ jclouds.filesystem.basedir={self.objects.parent}
         return f"s3://{_BUCKET}/tracker?endpoint={self.endpoint}"
 
     def start(self) -> None:
-        program = [self._java, *_MEMORY, f"-Dlogback.configurationFile={self._logging}", "-cp", f"{self._jars}/*"]
-        self._launch([*program, "org.gaul.s3proxy.Main", "--properties", str(self._properties)])
+        self._launch([*self._jvm, "org.gaul.s3proxy.Main", "--properties", str(self._properties)])
         self._await("the object store")
 
     def _answers(self) -> bool:

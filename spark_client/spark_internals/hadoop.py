@@ -132,22 +132,25 @@ class HadoopStore:
                 name = posixpath.join(top, entry)
                 if name.endswith("/"):
                     yield from walk(name[:-1])
-                elif not name.endswith(_UNFINISHED):
+                else:
                     yield name
 
         return sorted(name for name in walk(folder) if name > after)
 
     def entries(self, folder: str = "") -> Sequence[str]:
-        return sorted(name for name in self._listed(folder) if not name.endswith(_UNFINISHED))
+        return sorted(self._listed(folder))
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, and folders that are empty then."""
-        for name in names:
+        listed = list(names)
+        for name in listed:
             with suppress(FileNotFoundError), _asked():
                 self._files.delete(self._at(name), False)
+        for folder in {posixpath.dirname(name) for name in listed}:
             with suppress(RefusedError, NoAnswerError, FileNotFoundError), _asked():  # somebody else was faster
-                while (name := posixpath.dirname(name)) and not self._files.listStatus(self._at(name)).hasNext():
-                    self._files.delete(self._at(name), False)
+                while folder and not self._files.listStatus(self._at(folder)).hasNext():
+                    self._files.delete(self._at(folder), False)
+                    folder = posixpath.dirname(folder)
 
     def remove(self, folder: str) -> None:
         with suppress(FileNotFoundError), _asked():
@@ -173,11 +176,12 @@ class HadoopStore:
             return bool(self._files.util().exists(self._at(name)))
 
     def _listed(self, folder: str) -> list[str]:
+        if not self._holds(folder):
+            return []
         with suppress(FileNotFoundError), _asked():
-            if not self._holds(folder):
-                return []
             found = self._files.util().listStatus(self._at(folder))
-            return [each.getPath().getName() + "/" * each.isDirectory() for each in found]
+            names = [each.getPath().getName() + "/" * each.isDirectory() for each in found]
+            return [name for name in names if not name.endswith(_UNFINISHED)]
         return []
 
     @contextmanager

@@ -129,9 +129,9 @@ class Folder:
         parent = self._location.rpartition("/")[0]
         if parent.endswith("/"):  # of ``s3a://bucket``
             raise UsageError(f"{self}: is a whole bucket; give a path in it")
-        within = self._prefix.rstrip("/").rpartition("/")[0]
-        if self._prefix.strip("/"):
-            return Folder(parent, self._settings, (self.store, f"{within}/" if within else ""))
+        if self._prefix:
+            above, slash, _ = self._prefix.rstrip("/").rpartition("/")
+            return Folder(parent, self._settings, (self.store, above + slash))
         return Folder(parent or "/", self._settings)
 
     @property

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.server.test_readers import in_virtual_time, now
 from tracker.contract.commands import Command, DefineJob, Drain
 from tracker.contract.values import DrainState
 from tracker.core import Prepared, Spec, Tracker
@@ -18,26 +18,6 @@ from tracker.server.sequencer import Clock
 from tracker.server.ticking import Ticker
 
 _S = 10**9
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes as soon as nothing is left to do."""
-
-    def __init__(self) -> None:
-        self.passed = 0.0
-        super().__init__(self._Selector(self))
-
-    class _Selector(selectors.SelectSelector):
-        def __init__(self, loop: _Loop) -> None:
-            super().__init__()
-            self._loop = loop
-
-        def select(self, timeout: float | None = None) -> list[Any]:
-            self._loop.passed += timeout or 0.0
-            return super().select(0)
-
-    def time(self) -> float:
-        return self.passed
 
 
 class _Looked(Tracker):
@@ -53,13 +33,13 @@ class _Looked(Tracker):
 class _Server:
     """A server without a journal and without calls."""
 
-    def __init__(self, loop: _Loop) -> None:
+    def __init__(self) -> None:
         self.tracker = _Looked("log")
-        self._clock = Clock(0, lambda: int(loop.time() * _S), lambda: int(loop.time() * _S))
+        self._clock = Clock(0, lambda: int(now() * _S), lambda: int(now() * _S))
         lanes = SimpleNamespace(is_busy=lambda job: False, run=lambda job, work, cost: work())
         sequencer = SimpleNamespace(submit=lambda method, payload, command: self.do(command.command))
         self.ticker = Ticker(
-            self.tracker, cast(Any, sequencer), cast(Any, lanes), self._clock, Notices(self.tracker, loop.time)
+            self.tracker, cast(Any, sequencer), cast(Any, lanes), self._clock, Notices(self.tracker, now)
         )
         self.do(DefineJob(Spec("j", "d1", (("a", ()),))))
 
@@ -72,18 +52,13 @@ class _Server:
 
 
 def _run(scenario: Callable[[_Server], Awaitable[None]]) -> None:
-    loop = _Loop()
-
     async def run() -> None:
-        server = _Server(loop)
+        server = _Server()
         ticking = asyncio.create_task(server.ticker.run())
         await scenario(server)
         ticking.cancel()
 
-    try:
-        loop.run_until_complete(run())
-    finally:
-        loop.close()
+    in_virtual_time(run)
 
 
 def test_an_idle_tracker_sleeps() -> None:
