@@ -236,6 +236,23 @@ def test_a_position_comes_after_a_thousand_events_or_ten_seconds_of_nothing() ->
     ]
 
 
+def test_a_caller_learns_that_a_watch_is_under_way_once_it_counts() -> None:
+    async def run() -> None:
+        job = Job({})
+        counted: list[int] = []
+
+        async def under_way() -> None:
+            counted.append(len(job.readers.watches))
+
+        watching: Any = job.readers.watch(wire.WatchRequest(job="job", scopes=["berlin"]), under_way)
+        reader = asyncio.create_task(anext(watching))
+        await asyncio.sleep(1)
+        assert counted == [1]
+        reader.cancel()
+
+    in_virtual_time(run)
+
+
 @pytest.mark.parametrize(("end", "reason"), [("send_away", Refusal.JOURNAL_FAILED), ("stop", Refusal.STOPPING)])
 def test_a_watcher_is_refused_once_this_server_may_not_know(end: str, reason: Refusal) -> None:
     async def run() -> None:

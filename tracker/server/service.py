@@ -336,16 +336,13 @@ class Service:
         return codec.write(through, wire.AwaitThroughResponse).SerializeToString()
 
     async def _watch(self, context: Context, caller: Caller) -> AsyncIterator[bytes]:
-        passing = await self._readers.passage.enter()
-        try:
+        async with self._readers.passage.turn():
             data = await self._intake.receive(context)
             if data is None:
                 return
             request = self._intake.asked(wire.WatchRequest, data, caller)
-            await context.send_initial_metadata(())  # so that the caller knows that it is served
-        finally:
-            self._readers.passage.leave(passing)
-        async for event in self._readers.watch(request):
+        # The metadata tells the caller that it is served.
+        async for event in self._readers.watch(request, lambda: context.send_initial_metadata(())):
             caller.authorize(request.job)
             yield event.SerializeToString()
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -72,11 +72,8 @@ class Passage:
     would wait behind all of them. A message that its reader does not take is in no queue, so after a moment it no
     longer counts.
 
-    >>> passing = await passage.enter()     # doctest: +SKIP
-    ... try:
+    >>> async with passage.turn():     # doctest: +SKIP
     ...     await send()
-    ... finally:
-    ...     passage.leave(passing)
     """
 
     def __init__(self) -> None:
@@ -84,8 +81,16 @@ class Passage:
         self._waiting: deque[asyncio.Future[object]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def enter(self) -> object:
-        """Wait for a turn, and return what the caller must pass to `leave` afterwards."""
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and hold it."""
+        passing = await self._enter()
+        try:
+            yield
+        finally:
+            self._leave(passing)
+
+    async def _enter(self) -> object:
         if not self._waiting and len(self._under_way) < _AT_ONCE:
             return self._begin()
         waiting: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -95,11 +100,10 @@ class Passage:
             return await waiting
         except asyncio.CancelledError:
             if waiting.done() and not waiting.cancelled():
-                self.leave(waiting.result())
+                self._leave(waiting.result())
             raise
 
-    def leave(self, passing: object) -> None:
-        """End a turn, because the work is done or the caller gives up."""
+    def _leave(self, passing: object) -> None:
         self._under_way.pop(passing, None)
         if self._waiting:
             self._grant()
@@ -301,10 +305,15 @@ class Readers:
             finally:
                 self.watches.discard(watch)
 
-    async def watch(self, request: wire.WatchRequest) -> AsyncIterator[wire.Event]:
+    async def watch(
+        self, request: wire.WatchRequest, under_way: Callable[[], Awaitable[object]] | None = None
+    ) -> AsyncIterator[wire.Event]:
         """Yield the events of a job after `after_seq`, then new ones as they come.
 
         Where the filter passes no event for a while, bookmarks give the reader's position.
+
+        Args:
+            under_way: called before the first event, once the watch counts and its log is known.
 
         Raises:
             Refused: ``UNKNOWN_JOB``, ``LOG_CHANGED``, ``EVENTS_EXPIRED``, ``UNKNOWN_SUBSCRIPTION``,
@@ -317,6 +326,9 @@ class Readers:
             # Without a `log_id`, the current log is meant. A job that is deleted and defined again has another log.
             log_id = log_id or await self.ask(job, lambda: self._tracker.view(job).log_id)
             wanted = await self.ask(job, partial(wanted_by, self._tracker, request))
+            if under_way is not None:
+                async with self.passage.turn():
+                    await under_way()
             if not subscription:
                 del request  # its filter is in `wanted`: keep it in memory only once
             passed: Event | None = None  # the last event, if it was filtered out
@@ -345,11 +357,8 @@ class Readers:
                     messages = chain(messages, [codec.write_bookmark(passed)])
                     passed, count = None, 0
                 for message in messages:
-                    passing = await self.passage.enter()
-                    try:
+                    async with self.passage.turn():
                         yield message
-                    finally:
-                        self.passage.leave(passing)
                     watch.place, sent_at = message.seq, loop.time()
                 watch.place = place
                 if events:
