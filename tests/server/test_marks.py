@@ -20,15 +20,12 @@ from tracker.contract.commands import Answer
 from tracker.core import Prepared, Refused
 from tracker.journal import JournalError, LeftOut, Record, SqliteJournal, follow_journal, mark, open_journal
 from tracker.server import lanes, sequencer
-from tracker.server.lanes import Lanes
-from tracker.server.limits import Limits
-from tracker.server.measures import JobLabels, Measures
 from tracker.server.owning import stand_by
 from tracker.server.replayable import Followed, ReplayableState, Started, recover
-from tracker.server.sequencer import Clock, JournalHealth, Sequencer, Snapshots
 from tracker.wire.codec import Method, read_command
 from tracker.wire.gen import tracker_pb2 as wire
 
+from .sequencing import started
 from .tracking import ends
 
 __all__ = ["directory"]  # a fixture
@@ -64,10 +61,7 @@ def test_whoever_has_an_answer_is_named_by_no_mark(
 
     async def commands(journal: Marked) -> int:
         recovered = recover(journal, 10**18, 10**18)
-        measures = Measures(JobLabels(1, lambda _: True), recovered.state.tracker.find)
-        health, snapshots = JournalHealth(lambda _: None, measures), Snapshots(journal, measures, 1 << 30)
-        order = Sequencer(recovered, Lanes(), Limits(), Clock(0), health, snapshots, lambda *_: None)
-        order.start()
+        order = started(recovered)
 
         async def tell(method: Method, request: Any, place: int) -> None:
             payload = request.SerializeToString()
@@ -110,10 +104,7 @@ class Unnoted(SqliteJournal):
 def test_no_answer_leaves_while_a_note_may_name_its_command(tmp_path: Path, ends: str) -> None:
     async def ask(journal: Unnoted) -> None:
         recovered = recover(journal, 10**18, 10**18)
-        measures = Measures(JobLabels(1, lambda _: True), recovered.state.tracker.find)
-        health, snapshots = JournalHealth(lambda _: None, measures), Snapshots(journal, measures, 1 << 30)
-        order = Sequencer(recovered, Lanes(), Limits(), Clock(0), health, snapshots, lambda *_: None)
-        order.start()
+        order = started(recovered)
         journal.takes_notes = False
         spec = wire.JobSpec(job="job", deployment="d", segments=[wire.Segment(name="a")])
         request = wire.DefineJobRequest(spec=spec)

@@ -487,6 +487,7 @@ class Sequencer:
                 continue
             sync = None if group is None else asyncio.create_task(self._make_durable(group))
             if durable is not None:
+                await asyncio.sleep(0)  # the sync begins now: what follows may leave the loop no turn
                 async with self._carrying:
                     await self._carry_out_group(durable)
             durable = group if sync is not None and await sync else None
