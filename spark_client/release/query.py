@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -147,16 +147,14 @@ class ReleaseQuery:
         taken = Taken([], 0)
         bad = 0
         sent: Counted = {}
-        alone = len(self._releases) == 1 and first.to.output.concurrent
         if batch_input is None:
             sent = self._write_ended(ends, act, run, spark)
-        elif first.plan.stream.steps or first.plan.function is not None or not alone:
+        elif first.plan.stream.steps or not self._has_own_plans:
             taken = self._take_in(batch_input, ends[0], epoch, run)
             sent = self._write_ended(ends, act, run, spark)
         else:
             # The ends are of earlier batches' rows, so both can be written at once, and neither needs much of Spark.
-            crossing = None if self._crossing is None else self._crossing * max(1, len(ends[0].parts))
-            with exchanging(spark, crossing):
+            with exchanging(spark, self._crossing_at(ends[0])):
                 done: Future[None] = Future()  # nothing appears of an epoch whose rows cannot be taken in
 
                 def write() -> Counted:
@@ -209,7 +207,9 @@ class ReleaseQuery:
         return self._release(*self._begin(run, None), run, spark)
 
     def _release(self, act: Act, ends: list[EpochEnds], run: Run, spark: SparkSession) -> BatchResult:
-        sent = self._write_ended(ends, act, run, spark)
+        known = self._has_own_plans and self._crossing is not None
+        with exchanging(spark, self._crossing_at(ends[0])) if known else nullcontext():
+            sent = self._write_ended(ends, act, run, spark)
         for release, its in zip(self._releases, ends, strict=True):
             release.write_receipts(its, act, run, spark)
         state = self._first.state
@@ -230,6 +230,16 @@ class ReleaseQuery:
         for release in self._releases:
             release.show_early(run, state.epoch + 1, spark)
         return result
+
+    @property
+    def _has_own_plans(self) -> bool:
+        """Return whether results are made and written by plans of this package alone, with none of a user's."""
+        first = self._first
+        return len(self._releases) == 1 and first.to.output.concurrent and first.plan.function is None
+
+    def _crossing_at(self, ends: EpochEnds) -> int | None:
+        """Return about how many partial rows cross the exchange of what has ended; None: not known."""
+        return None if self._crossing is None else self._crossing * max(1, len(ends.parts))
 
     def _settle_between(self, run: Run) -> None:
         """Let what an earlier driver has sent on between two batches, and published, take effect."""
