@@ -87,6 +87,7 @@ BatchProcessor: TypeAlias = Forward | ReleaseQuery
 
 
 _PAUSE: Final = 0.01  #: seconds between two looks at whether a batch is committed
+_SOON: Final = 0.1  #: seconds after a batch in which another one may begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,6 @@ class BatchQuery(FunctionQuery):
         open_run: opens a run at the tracker: (query id, run id, resume epoch).
         processor: what it does with its batches.
         tasks: report what the driver does not need; None: the driver reports all.
-
-    Attributes:
-        pace: seconds between two times at which it writes results, at least.
     """
 
     def __init__(
@@ -151,7 +149,9 @@ class BatchQuery(FunctionQuery):
         self._read = read
         self._spark = spark
         self._bounded = plan.bounded
-        self.pace = plan.pace
+        self._pace = plan.pace
+        self._lasted = 0.0  # the last batch, in seconds
+        self._wrote_at = float("-inf")  # the monotonic time at which it began to write results for the last time
         self._released = 0  # how often, between batches
         self._left: bool | None = None  # whether the batch that a driver before has left may be out
         self._seals = plan.seals
@@ -192,6 +192,14 @@ class BatchQuery(FunctionQuery):
         self._release(anyway=True)
         while self._release():  # the first may have been one that another driver had begun
             pass
+
+    @property
+    def may_release(self) -> bool:
+        """Return whether this is a time to release between two batches: none is about to begin, which would release
+        itself, and results are written no more often than the trigger has batches.
+        """
+        soon = _SOON if self._lasted >= self._pace else 0.0  # else Spark waits for the trigger's time
+        return not self.gate.is_busy(soon) and time.monotonic() - self._wrote_at >= self._pace
 
     def release_ended(self) -> bool:
         """Release what has ended while no batch comes, and return whether nothing is left to be done.
@@ -248,11 +256,17 @@ class BatchQuery(FunctionQuery):
         self._release_all()
 
     def _release(self, anyway: bool = False) -> bool:
+        began = time.monotonic()
         result = self.processor.release(self.run, self._spark, anyway)
+        self._note_results(result, began)
         self._released += result is not None
         if self.metrics is not None and result is not None:
             self.metrics.done(self.run.query, result, self.processor.state_size())
         return result is not None
+
+    def _note_results(self, result: BatchResult | None, began: float) -> None:
+        if result is not None and result.released:
+            self._wrote_at = began
 
     def settle(self) -> None:
         super().settle()
@@ -265,12 +279,13 @@ class BatchQuery(FunctionQuery):
 
     def carry_out(self, batch: DataFrame, run: Run, epoch: int) -> tuple[BatchResult | None, list[Outcome]]:
         with within(self._place(epoch)):
-            outcomes, spark = list[Outcome](), batch.sparkSession
+            outcomes, spark, began = list[Outcome](), batch.sparkSession, time.monotonic()
             if self._tasks is not None:
                 self._tasks.begin(run.away)
             batch_input = self._input(batch, run, epoch)
             try:
                 result = self.processor.process(batch_input, run, epoch, spark)
+                self._note_results(result, began)
                 if result is not None and self._once is not None:
                     result = replace(result, set_aside={**result.set_aside, "copies": self._once.copies})
                 if result is not None:
@@ -287,6 +302,7 @@ class BatchQuery(FunctionQuery):
                 raise explanation from None
             if self._seals:
                 run.seal(epoch, [] if self._tasks is None else self._tasks.units)
+            self._lasted = time.monotonic() - began
             return result, outcomes
 
     def state_size(self) -> StateSize | None:

@@ -31,7 +31,6 @@ from tracker.client import DrainMode, Ended, Late, TrackerError, TrackerUnavaila
 _log = logging.getLogger("spark_client")
 
 _LOOK_EVERY: Final = 0.01  #: seconds between two looks at what Spark has committed
-_SOON: Final = 0.1  #: seconds after a batch in which another one may begin
 _ASK_EVERY: Final = 0.25  #: seconds between two questions whether the job drains
 _RETRY_EVERY: Final = 0.5  #: seconds between two attempts to reach a tracker that is away
 _JOINING: Final = 5.0  #: seconds in which the thread has to end when it is stopped
@@ -303,10 +302,11 @@ class Releaser:
                 return
 
     def _run(self) -> None:
+        query = self._query
         while not self._stopped.is_set():
             self._news.wait()
             self._news.clear()
-            if self._query.gate.is_busy(max(_SOON, self._query.pace)) or not self._query.release_ended():
+            if not (query.may_release and query.release_ended()):
                 self._news.set()
                 self._stopped.wait(_LOOK_EVERY)
 

@@ -20,6 +20,7 @@ from spark_client.spark_internals.checkpoints import last_commit
 from spark_client.storage.directories import read_json, write_json
 from spark_client.storage.folder import Folder
 from tests.client.processes import Server
+from tests.spark.batches import BatchTracking
 from tests.spark.conftest import CHANNELS
 from tests.spark.feed import Feed, row, rows_of
 from tests.spark.test_drain_races import await_death, dying
@@ -51,6 +52,27 @@ def test_what_ends_is_released_though_no_batch_comes(
     soon(lambda: (tmp_path / "out").is_dir() and released(spark, tmp_path) == [("a", 2)])
     assert last_commit(Folder(tmp_path / "cp")) == 0, "there was one batch"
     assert [path.name for path in (tmp_path / "out").glob("epoch=*")] == ["epoch=-2"]  # the second act
+    tracking.stop()
+
+
+def test_results_come_as_soon_as_due_but_once_in_a_trigger(
+    spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
+) -> None:
+    tracking = BatchTracking(feed, spark, job, tracker.address)
+    source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
+    writer = tracking.release(source, aggs={"rows": F.count("*")}).writeStream.trigger(processingTime="1 hour")
+    query = writer.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+    [batched] = tracking.batched
+    feed.put(row(1, 1), row(2, 2, last=True))
+    query.processAllAvailable()
+    soon(lambda: (tmp_path / "out").is_dir() and released(spark, tmp_path) == [("a", 2)])
+    feed.put(row(3, 61), row(4, 62), row(5, 63, last=True))
+    query.processAllAvailable()
+    assert not batched._tracked.may_release, "the hour is not over"
+    feed.put(row(6, 121))
+    query.processAllAvailable()
+    assert released(spark, tmp_path) == [("a", 2), ("a", 3)]
+    assert sorted(path.name for path in (tmp_path / "out").glob("epoch=*")) == ["epoch=-2", "epoch=2"]
     tracking.stop()
 
 
