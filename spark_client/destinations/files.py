@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Final
@@ -20,6 +21,11 @@ from spark_client.spark_internals.stores import Parquet
 from spark_client.storage.folder import Filling, Folder, claim_table, is_table_of, write_numbered
 
 _KEEP_NAMES: Final = ("parquet", "orc")
+#: Types as Spark shows them, of which its Parquet holds any values.
+_HELD: Final = re.compile(
+    r"string|binary|boolean|tinyint|smallint|int|bigint|float|double|decimal\(\d+,\d+\)|date|timestamp(_ntz)?"
+    r"|struct<start:(timestamp|timestamp_ntz),end:\2>"
+)
 _INSTEAD: Final = (
     "Choose another format (parquet holds any results), other names, or .foreachBatch(…) and write there what the "
     "format can hold, by the key (scope, window, keys)"
@@ -60,6 +66,8 @@ class FileDestination(Place):
                 f"{shown}: each batch's results are in a directory epoch=N, which readers take for a column, and not "
                 f"{reserved[0]!r} of the results: call it otherwise, with .alias('…')"
             )
+        if self._is_as_usual and all(_HELD.fullmatch(field.dataType.simpleString()) for field in schema):
+            return  # nothing would be refused, and a job of Spark's is a tenth of a start
         row = spark.range(1).select(*[F.lit(None).cast(f.dataType).alias(f.name) for f in schema.fields])
         trial = f"_check.{uuid.uuid4().hex}"
         try:
