@@ -35,6 +35,7 @@ from spark_client.runtime.metrics import JobMetrics, MetricsServer
 from spark_client.runtime.queries import TrackedQuery
 from spark_client.runtime.queryplan import CountingMode, JobSettings
 from spark_client.runtime.running import Running
+from spark_client.spark_internals.plans import without_call_sites
 from spark_client.spark_internals.sessions import is_remote
 from spark_client.spark_internals.stores import folder_of
 from spark_client.trackers import Trackers
@@ -60,7 +61,8 @@ def _by(
 
     @wraps(method)
     def delegated(self: Tracking, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
-        return method(getattr(self, part), *args, **kwargs)
+        with without_call_sites():
+            return method(getattr(self, part), *args, **kwargs)
 
     return delegated
 
@@ -475,6 +477,7 @@ class Tracking:
 
     # ---------------------------------------------------------------- starting
 
+    @without_call_sites()
     def start(self, writer: TrackedWriter | SeveralWriter) -> StreamingQuery:
         """Start what a writer describes."""
         checkpoint = folder_of(self.spark, writer.options_given["checkpointLocation"], "checkpointLocation")

@@ -15,6 +15,7 @@ from spark_client.fronts.front import Front
 from spark_client.plan.labels import positional_label, source_label
 from spark_client.plan.layouts import DerivedLayout
 from spark_client.spark_internals.columns import Form
+from spark_client.spark_internals.plans import without_call_sites
 from spark_client.windows.belonging import Belonging
 from spark_client.windows.substreams import Substreams
 
@@ -200,5 +201,6 @@ class Stream:
         return rows.where(self._requirement)
 
     @cached_property
+    @without_call_sites()
     def _requirement(self) -> Column:  # made once: a column costs some calls into the JVM
         return self.input.rule.requirement

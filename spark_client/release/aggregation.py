@@ -18,6 +18,7 @@ from spark_client.fronts.front import Group
 from spark_client.plan.labels import child_label
 from spark_client.plan.releases import AS_OF, FINAL, REVISION, Measure, ReleasePlan
 from spark_client.release.parts import Selection
+from spark_client.spark_internals.plans import without_call_sites
 from spark_client.storage.directories import parquet_of
 from spark_client.windows.substreams import COMPLETENESS, RowGroup, Substream, Substreams
 
@@ -103,6 +104,7 @@ class Aggregation:
         )
         return F.when(overflowed, F.raise_error(fault).cast(measure.result)).otherwise(value)
 
+    @without_call_sites()
     def partial(self, rows: DataFrame, measures: Mapping[str, Column], labels: bool) -> DataFrame:
         """Return a batch's partial rows: ``_scope``, ``_key``, the keys, the parts, ``_rows`` and the front's
         measures."""

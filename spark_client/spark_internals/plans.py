@@ -8,9 +8,12 @@ new kind of node is taken for one that may read in part. Since Spark 4.0.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+from pyspark.errors import utils
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -75,11 +78,13 @@ def reads_whole(before: DataFrame, after: DataFrame) -> bool:
 
 def is_plain(df: DataFrame, value: Column | str) -> bool:
     """Return whether a value is a column of some rows, as it stands there, and no expression."""
+    if isinstance(value, str) and "." not in value and value in df.schema.names:
+        return True
     try:
         taken, own = (frame._jdf.queryExecution().analyzed().outputSet() for frame in (df.select(value), df))
         return bool(taken.subsetOf(own))
     except NOT_SHOWN:
-        return isinstance(value, str) and "." not in value and value in df.columns
+        return False
 
 
 def has_lambda(df: DataFrame, value: Column | str) -> bool:
@@ -287,3 +292,33 @@ def provider_of(spark: SparkSession) -> str:
 def is_rocksdb(spark: SparkSession) -> bool:
     """Return whether a session keeps state in RocksDB."""
     return provider_of(spark).rpartition(".")[2] == ROCKSDB.rpartition(".")[2]
+
+
+# Relies on ``pyspark.errors.utils._enable_debugging_cache``, in which PySpark keeps whether the session's setting
+# ``spark.python.sql.dataFrameDebugging.enabled`` is on. Fails open: without it all is as before, only slower. Since
+# Spark 4.1.
+
+_NOTING: Final = "_enable_debugging_cache"
+_CHANGING: Final = threading.Lock()
+_within: list[Any] = []  # what each caller that is inside has found
+
+
+@contextmanager
+def without_call_sites() -> Iterator[None]:
+    """Have PySpark not note the line at which each column is made, which is most of what making one costs.
+
+    The note is for a user, whose columns are made outside. It is one for the process, so be inside for a short time.
+
+    >>> with without_call_sites():                                                                 # doctest: +SKIP
+    ...     rows.groupBy(*keys).agg(*parts)
+    """
+    with _CHANGING:
+        _within.append(_within[0] if _within else getattr(utils, _NOTING, None))
+        setattr(utils, _NOTING, False)
+    try:
+        yield
+    finally:
+        with _CHANGING:
+            found = _within.pop()
+            if not _within:
+                setattr(utils, _NOTING, found)

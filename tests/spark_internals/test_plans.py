@@ -6,13 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
+from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_client.spark_internals.plans import has_lambda, has_literal, is_plain, passed_on, reads_whole
+from spark_client.spark_internals.plans import (
+    has_lambda,
+    has_literal,
+    is_plain,
+    passed_on,
+    reads_whole,
+    without_call_sites,
+)
 from tests.spark.feed import Feed, row
 from tests.spark_internals.running import run
 
@@ -148,3 +157,23 @@ def test_a_literal_is_told_from_the_column_that_is_written_alike(spark: SparkSes
         assert not has_literal(rows, function(F.col("`1`"))), function
     for literal in (F.max(F.lit("text")), F.count(F.lit(1)), F.max(F.lit(1)), F.max(F.col("id") + 1)):
         assert has_literal(rows, literal), literal
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="no setting turns them off")
+def test_columns_have_no_call_sites_while_anyone_wants_none(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.errors.utils._enable_debugging_cache", True)  # it is off in these tests
+
+    def shown() -> bool:
+        with pytest.raises(ArithmeticException) as failed:
+            spark.range(1).select(F.lit(1) / F.lit(0)).collect()
+        return Path(__file__).name in str(failed.value)
+
+    one, other = without_call_sites(), without_call_sites()
+    found = [shown()]
+    for change in (one.__enter__, other.__enter__, lambda: one.__exit__(None, None, None)):
+        change()
+        found.append(shown())
+    other.__exit__(None, None, None)
+    assert [*found, shown()] == [True, False, False, False, True]
