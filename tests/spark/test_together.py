@@ -384,6 +384,7 @@ class Fatal(sqlite3.Connection):
 
 
 @pytest.mark.thorough
+@pytest.mark.classic("the process has a JVM of its own")
 def test_a_process_that_is_killed_between_two_outputs_writes_each_row_once(
     shop: Shop, tracker: Server, feed: Feed
 ) -> None:
