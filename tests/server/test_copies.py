@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from tracker.contract.commands import Command
-from tracker.core import Prepared
 from tracker.journal import JournalError, MemoryJournal
 from tracker.server import sequencer as sequencing
 from tracker.server.lanes import Lanes
@@ -17,18 +15,13 @@ from tracker.server.limits import Limits
 from tracker.server.measures import JobLabels, Measures
 from tracker.server.replayable import RecoveredState, ReplayableState, Started
 from tracker.server.sequencer import Clock, JournalHealth, Sequencer
-from tracker.wire.codec import Method, read_command
+from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
+from .sequencing import submitted
 from .tracking import report
 
 JOBS = [f"job-{number}" for number in range(8)]
-
-
-def submitted(sequencer: Sequencer, method: Method, message: wire.DefineJobRequest | wire.ReportRequest) -> None:
-    data = message.SerializeToString()
-    command: Command = read_command(method, data)
-    sequencer.submit(method, data, Prepared(command))
 
 
 def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +40,7 @@ def test_a_copy_has_nothing_that_came_after_it_began(monkeypatch: pytest.MonkeyP
         for job in JOBS:
             spec = wire.JobSpec(job=job, deployment="d1", segments=[wire.Segment(name="a")])
             submitted(sequencer, Method.DEFINE_JOB, wire.DefineJobRequest(spec=spec))
-            opened = wire.OpenProducerRequest(job=job, producer="p", run="r").SerializeToString()
-            sequencer.submit(Method.OPEN_PRODUCER, opened, Prepared(read_command(Method.OPEN_PRODUCER, opened)))
+            submitted(sequencer, Method.OPEN_PRODUCER, wire.OpenProducerRequest(job=job, producer="p", run="r"))
         copies = []
         for epochs in itertools.count(step=100):
             copying = asyncio.create_task(sequencer.copy())

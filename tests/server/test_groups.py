@@ -9,14 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 from tracker.contract.commands import Answer
-from tracker.core import Prepared
 from tracker.journal import Record, SqliteJournal
 from tracker.server.replayable import recover
 from tracker.server.sequencer import Sequencer
-from tracker.wire.codec import Method, read_command
+from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
-from .sequencing import started
+from .sequencing import started, submitted
 
 
 class Observed(SqliteJournal):
@@ -38,8 +37,7 @@ class Observed(SqliteJournal):
 
 def define(order: Sequencer, job: str) -> asyncio.Future[Answer]:
     spec = wire.JobSpec(job=job, deployment="d", segments=[wire.Segment(name="a")])
-    payload = wire.DefineJobRequest(spec=spec).SerializeToString()
-    answer = order.submit(Method.DEFINE_JOB, payload, Prepared(read_command(Method.DEFINE_JOB, payload)))
+    answer = submitted(order, Method.DEFINE_JOB, wire.DefineJobRequest(spec=spec))
     assert isinstance(answer, asyncio.Future)
     return answer
 

@@ -17,15 +17,15 @@ from tests.client.processes import Line
 from tests.journal.object_stores import Place, directory
 from tests.journal.redis_server import RedisServer, needs_redis
 from tracker.contract.commands import Answer
-from tracker.core import Prepared, Refused
+from tracker.core import Refused
 from tracker.journal import JournalError, LeftOut, Record, SqliteJournal, follow_journal, mark, open_journal
 from tracker.server import lanes, sequencer
 from tracker.server.owning import stand_by
 from tracker.server.replayable import Followed, ReplayableState, Started, recover
-from tracker.wire.codec import Method, read_command
+from tracker.wire.codec import Method
 from tracker.wire.gen import tracker_pb2 as wire
 
-from .sequencing import started
+from .sequencing import started, submitted
 from .tracking import ends
 
 __all__ = ["directory"]  # a fixture
@@ -64,8 +64,7 @@ def test_whoever_has_an_answer_is_named_by_no_mark(
         order = started(recovered)
 
         async def tell(method: Method, request: Any, place: int) -> None:
-            payload = request.SerializeToString()
-            answer = order.submit(method, payload, Prepared(read_command(method, payload)))
+            answer = submitted(order, method, request)
             assert isinstance(answer, asyncio.Future)
             answered = await answer
             assert answered is not None
@@ -107,9 +106,7 @@ def test_no_answer_leaves_while_a_note_may_name_its_command(tmp_path: Path, ends
         order = started(recovered)
         journal.takes_notes = False
         spec = wire.JobSpec(job="job", deployment="d", segments=[wire.Segment(name="a")])
-        request = wire.DefineJobRequest(spec=spec)
-        payload = request.SerializeToString()
-        answer = order.submit(Method.DEFINE_JOB, payload, Prepared(read_command(Method.DEFINE_JOB, payload)))
+        answer = submitted(order, Method.DEFINE_JOB, wire.DefineJobRequest(spec=spec))
         assert isinstance(answer, asyncio.Future)
         while "job" not in recovered.state.tracker.jobs():
             await asyncio.sleep(0)

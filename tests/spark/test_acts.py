@@ -35,9 +35,14 @@ def start(
 ) -> tuple[Tracking, Any]:
     """Start a release into files, or into a function."""
     tracking = Tracking(spark, job, tracker.address)
-    source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
-    writer = tracking.release(source, aggs={"rows": F.count("*")}).writeStream.option("checkpointLocation", path / "cp")
+    writer = writer_of(tracking, feed, path)
     return tracking, writer.start(path / "out") if to is None else writer.foreachBatch(to).start()
+
+
+def writer_of(tracking: Tracking, feed: Feed, path: Path) -> Any:
+    rows = feed.stream(tracking.spark)
+    source = tracking.source(rows, "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
+    return tracking.release(source, aggs={"rows": F.count("*")}).writeStream.option("checkpointLocation", path / "cp")
 
 
 def released(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
@@ -59,9 +64,7 @@ def test_results_come_as_soon_as_due_but_once_in_a_trigger(
     spark: SparkSession, tracker: Server, job: str, feed: Feed, tmp_path: Path
 ) -> None:
     tracking = BatchTracking(feed, spark, job, tracker.address)
-    source = tracking.source(feed.stream(spark), "in", scope="tenant", window=("ts", "1 hour"), front=Marks("is_last"))
-    writer = tracking.release(source, aggs={"rows": F.count("*")}).writeStream.trigger(processingTime="1 hour")
-    query = writer.option("checkpointLocation", tmp_path / "cp").start(tmp_path / "out")
+    query = writer_of(tracking, feed, tmp_path).trigger(processingTime="1 hour").start(tmp_path / "out")
     [batched] = tracking.batched
     feed.put(row(1, 1), row(2, 2, last=True))
     query.processAllAvailable()
